@@ -1,0 +1,61 @@
+//! A lane as the kernel sees it: the words that decide about a connect, and what was counted.
+
+use crate::{CLASS_COUNT, SharedU32, SharedU64};
+
+/// Linux's `MAX_ERRNO`: `bpf_set_retval` takes the negative of 1 to this.
+pub const ANY_ERRNO_MAX: u32 = 4095;
+
+/// What the kernel does with connects to a lane's endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum LaneMode {
+    /// No lane uses this element.
+    Unused = 0,
+    /// Everything passes and is counted.
+    Observe = 1,
+    /// A connect needs a slot.
+    Enforce = 2,
+}
+
+/// One element of the lane array, mapped by the controller.
+///
+/// The configuration fields are written by the controller alone; each is one word, so none is ever read half-written.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Lane {
+    /// A [`SlotWord`](crate::SlotWord).
+    pub slots: SharedU64,
+    /// Connections with a gate that [waits](crate::Gate::waits), all classes. Raised by the program that holds, lowered
+    /// by whoever changes the gate.
+    pub queued: SharedU32,
+    /// The same by class.
+    pub waiting: [SharedU32; CLASS_COUNT],
+    /// A [`LaneMode`] by number.
+    pub mode: SharedU32,
+    /// Newcomers of this class (by number) or a lower one are held without a look at the credits. `CLASS_COUNT`: none.
+    /// Set by the controller for waiters that have aged above their own class.
+    pub barrier: SharedU32,
+    /// Credits that only interactive work may spend.
+    pub reserve: SharedU32,
+    /// Waiters at which a further connect is refused.
+    pub max_queue: SharedU32,
+    /// The positive errno of a refusal.
+    pub refuse_errno: SharedU32,
+    /// Slots in use by class.
+    pub class_slots: [SharedU32; CLASS_COUNT],
+    /// The most slots a class may use; `u32::MAX`: no cap.
+    pub class_cap: [SharedU32; CLASS_COUNT],
+    /// Nonzero: accounts have caps, and one without an entry in the account map waits for the controller to make it.
+    pub account_caps: SharedU32,
+    /// Nonzero: starts are paced, so a spent credit wakes the controller.
+    pub paced: SharedU32,
+    /// Payload bytes that pass a gate which holds requests (see `wake_bytes` in the configuration).
+    pub wake_bytes: SharedU32,
+    /// Connects that reached this lane, by class: admitted, held or refused.
+    pub connects: [SharedU32; CLASS_COUNT],
+    /// Connects refused because the queue was full, by class.
+    pub refused: [SharedU32; CLASS_COUNT],
+    pub reserved: [u32; 5],
+}
+
+const _: () = assert!(size_of::<Lane>() == 128);

@@ -1,0 +1,62 @@
+//! The ABI between shaper's kernel programs and its controller, and the pure logic that both sides need.
+//!
+//! Everything here is `no_std`. Types that live in BPF maps are `#[repr(C)]`, without implicit padding, their sizes
+//! asserted at compile time. Each module has one subject; the decisions are pure functions, tested on the host.
+//!
+//! The controller maps the arrays [`Lane`], [`Conn`] and [`Globals`] into its own memory. A word that both sides
+//! write is a [`SharedU64`] or [`SharedU32`] and changes only by atomic operations.
+#![cfg_attr(not(test), no_std)]
+#![cfg_attr(target_arch = "bpf", feature(core_intrinsics))]
+#![cfg_attr(target_arch = "bpf", allow(internal_features))]
+
+mod class;
+mod conn;
+mod counter;
+mod endpoint;
+mod event;
+mod gate;
+mod globals;
+mod lane;
+mod segment;
+mod shared;
+mod slots;
+
+pub use class::{CLASS_COUNT, CgroupClass, Class};
+pub use conn::{Conn, ConnId, HeldSyn, SYN_CAPACITY, SocketTag, Tuple};
+pub use counter::{COUNTER_COUNT, Counter};
+pub use endpoint::{Endpoint, EndpointKey, PORT_BITS};
+pub use event::{Event, EventKind};
+pub use gate::{Gate, GateWord};
+pub use globals::{Globals, OnLoss};
+pub use lane::{ANY_ERRNO_MAX, Lane, LaneMode};
+pub use segment::{Family, Segment, SegmentError};
+pub use shared::{SharedU32, SharedU64};
+pub use slots::{MAX_SLOTS, SlotWord};
+
+/// Lanes a controller can hold at once: the length of the lane array.
+pub const MAX_LANES: u32 = 256;
+
+/// Connections that can be governed at once: the length of the connection array. One more passes and is counted.
+pub const MAX_CONNS: u32 = 65_536;
+
+/// Times a compare-and-swap is tried in the kernel before the attempt counts as contended. The verifier wants a
+/// bound; with two words per connect and a handful of cores a second try is already rare.
+pub const CAS_TRIES: u32 = 16;
+
+/// The version of everything in this crate that both sides must agree on. A controller adopts a running instance's
+/// maps only when this matches; raise it with every change to a map, a layout or the meaning of a field.
+pub const ABI_VERSION: u32 = 1;
+
+#[cfg(feature = "user")]
+mod pod {
+    use crate::{CgroupClass, EndpointKey, Event, SocketTag};
+
+    // SAFETY: `repr(C)`, no padding (asserted beside each type), every bit pattern valid.
+    unsafe impl aya::Pod for CgroupClass {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for EndpointKey {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Event {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for SocketTag {}
+}

@@ -1,0 +1,68 @@
+//! What an operator asks of a lane, as the policy understands it. Filled from a lane file by `config`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use shaper_common::CLASS_COUNT;
+
+/// How long a connect is held before the connection is let through and its request is held instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectHold {
+    /// After this long. Zero: only requests are held.
+    For(Duration),
+    /// For the whole wait.
+    Always,
+}
+
+/// The rules of one lane.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaneRules {
+    /// Requests in flight at once; 0: observe only.
+    pub max_inflight: u32,
+    /// Waiters at which a further connect is refused.
+    pub max_queue: u32,
+    /// The longest wait, by class.
+    pub queue_timeout: [Duration; CLASS_COUNT],
+    /// Slots that only interactive work may take. Less than `max_inflight`.
+    pub interactive_reserve: u32,
+    pub connect_hold: ConnectHold,
+    /// Silence after a response at which a connection gives its slot back.
+    pub idle_release: Duration,
+    /// How long the slot of an abandoned request stays taken.
+    pub abort_hold: Duration,
+    /// Payload bytes that pass a gate which holds requests.
+    pub wake_bytes: u32,
+    /// Wait after which a waiter's effective class rises one step.
+    pub aging: Duration,
+    /// How long a ticket outlives its socket.
+    pub ticket_grace: Duration,
+    /// The most slots each class may use.
+    pub class_cap: [Option<u32>; CLASS_COUNT],
+    /// The most slots an account may use, unless named in `account_overrides`.
+    pub account_cap: Option<u32>,
+    pub account_overrides: BTreeMap<String, u32>,
+    pub pace: Option<Pace>,
+}
+
+/// How starts are spaced.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    pub mode: PaceMode,
+    /// Starts allowed within any one second.
+    pub per_second: Option<u32>,
+    /// Starts allowed within any minute.
+    pub per_minute: Option<u32>,
+    /// The shortest time between two starts.
+    pub min_interval: Duration,
+    /// Share of every rate that stays free, 0 ≤ margin < 1.
+    pub safety_margin: f64,
+    /// Added to each window, for jitter between sending here and counting there.
+    pub window_slack: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PaceMode {
+    /// Sliding windows: starts may bunch within them.
+    Burst,
+    /// One start per interval.
+    Even,
+}
