@@ -1,6 +1,6 @@
 //! The record of one governed connection.
 //!
-//! Records live in one memory-mapped array; a socket finds its own through socket storage ([`SocketTag`]), the
+//! Records live in one memory-mapped array; a socket finds its own through socket storage ([`ConnId`]), the
 //! controller reads all of them without a system call. A record is in use while its gate is not
 //! [`Gate::Free`](crate::Gate::Free); its generation tells its users apart.
 
@@ -9,28 +9,22 @@ use crate::{SharedU32, SharedU64};
 /// Bytes of a TCP header that a record can keep: the longest there is (RFC 9293, 3.1: data offset 15).
 pub const SYN_CAPACITY: usize = 60;
 
-/// A record and its generation: what events and the controller call a connection.
+/// A record and its generation: what a governed socket's storage holds, and what events and the controller call a
+/// connection.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     pub index: u32,
     pub generation: u32,
 }
 
+const _: () = assert!(size_of::<ConnId>() == 8);
+
 impl core::fmt::Display for ConnId {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{}.{}", self.index, self.generation)
     }
 }
-
-/// The value in a governed socket's storage.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketTag {
-    pub index: u32,
-    pub generation: u32,
-}
-
-const _: () = assert!(size_of::<SocketTag>() == 8);
 
 /// Addresses as the socket knows them, before any translation on the way out. IPv4 is stored IPv4-mapped.
 #[repr(C)]
@@ -44,11 +38,9 @@ pub struct Tuple {
     pub local_port: u16,
     /// Host byte order.
     pub remote_port: u16,
-    /// `AF_INET` (2) or `AF_INET6` (10): the version of the packets, not of the socket.
-    pub family: u32,
 }
 
-const _: () = assert!(size_of::<Tuple>() == 40);
+const _: () = assert!(size_of::<Tuple>() == 36);
 
 /// The first SYN that was dropped: its TCP header with options.
 #[repr(C)]
@@ -95,16 +87,17 @@ pub struct Conn {
     /// Index of the account's element plus 1; 0: none.
     pub account: SharedU32,
     pub tuple: Tuple,
+    /// Nonzero: TCP reports this socket's state changes to the sock_ops program.
+    pub tracked: u32,
     /// The socket's mark (`SO_MARK`).
     pub mark: u32,
     /// The interface the socket is bound to; 0: none.
     pub ifindex: u32,
     /// Packets dropped so far to hold this connection.
     pub held_packets: u32,
-    /// Nonzero: TCP reports this socket's state changes to the sock_ops program.
-    pub tracked: u32,
+    pub reserved0: u32,
     pub syn: HeldSyn,
-    pub reserved: [u64; 4],
+    pub reserved1: [u64; 4],
 }
 
 const _: () = assert!(size_of::<Conn>() == 256);

@@ -9,6 +9,7 @@
 #![cfg_attr(target_arch = "bpf", feature(core_intrinsics))]
 #![cfg_attr(target_arch = "bpf", allow(internal_features))]
 
+mod account;
 mod class;
 mod conn;
 mod counter;
@@ -21,8 +22,9 @@ mod segment;
 mod shared;
 mod slots;
 
+pub use account::{Account, AccountKey};
 pub use class::{CLASS_COUNT, CgroupClass, Class};
-pub use conn::{Conn, ConnId, HeldSyn, SYN_CAPACITY, SocketTag, Tuple};
+pub use conn::{Conn, ConnId, HeldSyn, SYN_CAPACITY, Tuple};
 pub use counter::{COUNTER_COUNT, Counter};
 pub use endpoint::{Endpoint, EndpointKey, PORT_BITS};
 pub use event::{Event, EventKind};
@@ -39,9 +41,21 @@ pub const MAX_LANES: u32 = 256;
 /// Connections that can be governed at once: the length of the connection array. One more passes and is counted.
 pub const MAX_CONNS: u32 = 65_536;
 
+/// Accounts with a cap, over all lanes.
+pub const MAX_ACCOUNTS: u32 = 16_384;
+
+/// Endpoints of all lanes, resolved addresses included.
+pub const MAX_ENDPOINTS: u32 = 16_384;
+
+/// Cgroups that stand for a class.
+pub const MAX_CLASS_CGROUPS: u32 = 4_096;
+
+/// Size of the event ring. A power of two and a multiple of the page size.
+pub const RING_BYTES: u32 = 1 << 20;
+
 /// Times a compare-and-swap is tried in the kernel before the attempt counts as contended. The verifier wants a
 /// bound; with two words per connect and a handful of cores a second try is already rare.
-pub const CAS_TRIES: u32 = 16;
+pub const CAS_TRIES: u32 = 8;
 
 /// The version of everything in this crate that both sides must agree on. A controller adopts a running instance's
 /// maps only when this matches; raise it with every change to a map, a layout or the meaning of a field.
@@ -49,14 +63,16 @@ pub const ABI_VERSION: u32 = 1;
 
 #[cfg(feature = "user")]
 mod pod {
-    use crate::{CgroupClass, EndpointKey, Event, SocketTag};
+    use crate::{AccountKey, CgroupClass, ConnId, EndpointKey, Event};
 
     // SAFETY: `repr(C)`, no padding (asserted beside each type), every bit pattern valid.
+    unsafe impl aya::Pod for AccountKey {}
+    // SAFETY: as above.
     unsafe impl aya::Pod for CgroupClass {}
     // SAFETY: as above.
     unsafe impl aya::Pod for EndpointKey {}
     // SAFETY: as above.
     unsafe impl aya::Pod for Event {}
     // SAFETY: as above.
-    unsafe impl aya::Pod for SocketTag {}
+    unsafe impl aya::Pod for ConnId {}
 }

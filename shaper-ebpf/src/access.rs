@@ -1,0 +1,40 @@
+//! Loads and values whose shape the compiler must not change, because the verifier recognises only that shape.
+
+use core::arch::asm;
+
+/// Loads the 32-bit word at a constant offset from a context or socket pointer.
+///
+/// The verifier rewrites such loads, and only as "base register plus constant". From plain Rust the compiler may share
+/// one load between two fields through a computed address, which is refused as "pointer arithmetic on sock prohibited".
+/// It also knows a `u32` field to be 32 bits wide and would compare packet pointers, which live in such fields, as
+/// 32-bit numbers.
+#[inline(always)]
+pub fn load_word<T, const OFFSET: usize>(base: *const T) -> usize {
+    load_word_of::<T, OFFSET, 0>(base)
+}
+
+/// The same for word number `INDEX` of an array at `OFFSET`.
+#[inline(always)]
+pub fn load_word_of<T, const OFFSET: usize, const INDEX: usize>(base: *const T) -> usize {
+    let word: usize;
+    // SAFETY: the verifier checks the access; a program that reads elsewhere does not load.
+    unsafe {
+        asm!(
+            "{word} = *(u32 *)({base} + {offset})",
+            base = in(reg) base,
+            word = lateout(reg) word,
+            offset = const OFFSET + 4 * INDEX,
+            options(readonly, nostack),
+        );
+    }
+    word
+}
+
+/// The same number, of which the compiler knows nothing: a range check after this stays in the code, where the
+/// verifier sees it.
+#[inline(always)]
+pub fn opaque(mut number: u32) -> u32 {
+    // SAFETY: moves a register to itself.
+    unsafe { asm!("{number} = {number}", number = inout(reg) number, options(pure, nomem, nostack)) };
+    number
+}

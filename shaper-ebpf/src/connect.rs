@@ -1,0 +1,181 @@
+//! A process connects: does the address belong to a lane, and is there a slot?
+
+use aya_ebpf::{
+    EbpfContext,
+    helpers::{
+        bpf_get_current_pid_tgid,
+        generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_set_retval},
+    },
+    maps::lpm_trie::Key,
+    programs::SockAddrContext,
+};
+use shaper_common::{
+    AccountKey, ConnId, Counter, EndpointKey, Event, EventKind, Gate, GateWord, Tuple,
+};
+
+use crate::{
+    classify::{self, Standing},
+    count::count,
+    emit::{Urgency, emit, now_ns, send},
+    maps::{ACCOUNT_INDEX, ENDPOINTS},
+    presence, record,
+    slot::{self, Decision, Purse},
+    socket,
+};
+
+const ALLOW: i32 = 1;
+const DENY: i32 = 0;
+const SOCK_STREAM: u32 = 1;
+const IPPROTO_TCP: u32 = 6;
+
+#[inline(always)]
+pub fn v4(ctx: &SockAddrContext) -> i32 {
+    // SAFETY: the context is valid for the run; these fields are readable here (`sock_addr_is_valid_access`).
+    let (addr, port) = unsafe { ((*ctx.sock_addr).user_ip4, (*ctx.sock_addr).user_port) };
+    connect(ctx, EndpointKey::v4(addr.to_ne_bytes(), port_bytes(port)))
+}
+
+#[inline(always)]
+pub fn v6(ctx: &SockAddrContext) -> i32 {
+    // SAFETY: as above. Word by word: the verifier allows no other access to this field.
+    let (addr, port) = unsafe {
+        let sa = ctx.sock_addr;
+        let words = [(*sa).user_ip6[0], (*sa).user_ip6[1], (*sa).user_ip6[2], (*sa).user_ip6[3]];
+        (words, (*sa).user_port)
+    };
+    connect(ctx, EndpointKey::v6(address_bytes(addr), port_bytes(port)))
+}
+
+/// The context holds the port in network byte order in its lower half.
+#[inline(always)]
+fn port_bytes(port: u32) -> [u8; 2] {
+    (port as u16).to_ne_bytes()
+}
+
+#[inline(always)]
+pub fn address_bytes(words: [u32; 4]) -> [u8; 16] {
+    // SAFETY: same size, no invalid values; both are network byte order in memory.
+    unsafe { core::mem::transmute(words) }
+}
+
+/// Index of the lane that `endpoint` belongs to.
+#[inline(always)]
+pub fn lane_of(endpoint: EndpointKey) -> Option<u32> {
+    ENDPOINTS.get(&Key::new(EndpointKey::FULL, endpoint)).copied()
+}
+
+#[inline(always)]
+fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
+    // SAFETY: as above.
+    let (kind, protocol) = unsafe { ((*ctx.sock_addr).type_, (*ctx.sock_addr).protocol) };
+    if kind != SOCK_STREAM || protocol != IPPROTO_TCP {
+        return ALLOW;
+    }
+    let Some(lane_index) = lane_of(endpoint) else { return ALLOW };
+    let Some(lane) = slot::lane(lane_index) else { return ALLOW };
+    if !presence::controller_present() {
+        count(Counter::ControllerLost);
+        return ALLOW;
+    }
+    let standing = classify::current();
+    let purse = purse_of(lane_index, lane.account_caps.load() != 0, &standing);
+
+    // SAFETY: the field is the socket that connects; never null in this program type.
+    let sk = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk }.cast();
+    // SAFETY: a socket pointer from the context.
+    if let Some(earlier) = unsafe { socket::governed(sk) } {
+        // The socket connects again, after an attempt that failed before TCP began.
+        record::close(earlier.conn(), earlier.id);
+    }
+    let Some(fresh) = record::allocate() else {
+        count(Counter::TableFull);
+        return ALLOW;
+    };
+    // SAFETY: a socket pointer from the context.
+    let Some(tag) = (unsafe { socket::tag_or_create(sk) }) else {
+        record::put_back(&fresh);
+        count(Counter::NoStorage);
+        return ALLOW;
+    };
+
+    let ConnId { index, generation } = fresh.id;
+    let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let now = now_ns();
+    // SAFETY: the record is ours alone until its gate is set.
+    let conn = unsafe { &mut *fresh.conn };
+    // SAFETY: both helpers take this context.
+    unsafe {
+        conn.cookie = bpf_get_socket_cookie(ctx.as_ptr());
+        conn.netns = bpf_get_netns_cookie(ctx.as_ptr());
+    }
+    conn.account_cgroup = standing.account_cgroup;
+    conn.since_ns = now;
+    conn.admitted_ns = 0;
+    conn.established_ns = 0;
+    conn.tx_ns = 0;
+    conn.rx_ns = 0;
+    conn.tx_bytes = 0;
+    conn.rx_bytes = 0;
+    conn.lane = lane_index;
+    conn.class = standing.class as u32;
+    conn.pid = pid;
+    conn.account.store(if let Purse::Known(account) = purse { account + 1 } else { 0 });
+    conn.tuple = Tuple::default();
+    conn.mark = 0;
+    conn.ifindex = 0;
+    conn.held_packets = 0;
+    conn.tracked = 0;
+    conn.syn.len.store(0);
+
+    let (gate, kind) = match slot::decide(lane, standing.class, &purse) {
+        Decision::Open => {
+            conn.admitted_ns = now;
+            (Gate::Open, EventKind::Opened)
+        }
+        Decision::Hold => (Gate::HeldSyn, EventKind::Held),
+        Decision::Refuse(errno) => {
+            record::put_back(&fresh);
+            refuse(lane_index, &standing, pid, errno);
+            return DENY;
+        }
+    };
+    // SAFETY: checked for null by `tag_or_create`.
+    unsafe { *tag = fresh.id };
+    // The swap publishes everything above.
+    conn.gate.swap(GateWord::new(generation, gate).bits());
+    let urgency = Urgency::now_if(kind == EventKind::Held || lane.paced.load() != 0);
+    emit(kind, conn, index, generation, 0, urgency);
+    ALLOW
+}
+
+#[inline(always)]
+fn purse_of(lane: u32, account_caps: bool, standing: &Standing) -> Purse {
+    if !account_caps || standing.account_cgroup == 0 {
+        return Purse::None;
+    }
+    let key = AccountKey { cgroup: standing.account_cgroup, lane, reserved: 0 };
+    // SAFETY: the value is copied; the controller never changes an entry's value.
+    match unsafe { ACCOUNT_INDEX.get(&key) } {
+        Some(index) => Purse::Known(*index),
+        None => Purse::Unknown,
+    }
+}
+
+#[inline(always)]
+fn refuse(lane: u32, standing: &Standing, pid: u32, errno: u32) {
+    // SAFETY: no preconditions; the errno is between 1 and MAX_ERRNO, else the default (EPERM) stays.
+    unsafe { bpf_set_retval(-(errno as i32)) };
+    let event = Event {
+        ns: now_ns(),
+        account_cgroup: standing.account_cgroup,
+        kind: EventKind::Refused as u32,
+        lane,
+        class: standing.class as u32,
+        pid,
+        index: 0,
+        generation: 0,
+        arg: errno,
+        reserved: 0,
+    };
+    send(&event, Urgency::Leisure);
+}

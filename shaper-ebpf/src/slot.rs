@@ -1,0 +1,182 @@
+//! Taking and giving back slots: the lane's word, the class cap and the account cap, together or not at all.
+
+use shaper_common::{Account, Class, Conn, Counter, Lane, LaneMode, SlotWord};
+
+use crate::{
+    count::count,
+    maps::{ACCOUNTS, LANES},
+};
+
+/// What becomes of a connect.
+pub enum Decision {
+    /// It has a slot.
+    Open,
+    /// It waits, counted in the lane's queue.
+    Hold,
+    /// The queue is full; this errno.
+    Refuse(u32),
+}
+
+/// The caps of an account in a lane.
+pub enum Purse {
+    /// No account, or accounts have no caps here.
+    None,
+    /// The account's element.
+    Known(u32),
+    /// The controller has not made an element yet: wait for it.
+    Unknown,
+}
+
+#[inline(always)]
+pub fn lane(index: u32) -> Option<&'static Lane> {
+    // SAFETY: the lane array lives as long as the program; all its fields are atomics.
+    LANES.get_ptr(index).map(|lane| unsafe { &*lane })
+}
+
+/// Decides about a new connect of `class` to `lane`.
+#[inline(always)]
+pub fn decide(lane: &Lane, class: Class, purse: &Purse) -> Decision {
+    let by_class = class.index();
+    lane.connects[by_class].add(1);
+    if lane.mode.load() == LaneMode::Observe as u32 {
+        force(lane, class, purse);
+        return Decision::Open;
+    }
+    if !someone_ahead(lane, class, 0) && take(lane, class, purse) {
+        return Decision::Open;
+    }
+    if lane.queued.add(1) >= lane.max_queue.load() {
+        lane.queued.sub(1);
+        lane.refused[by_class].add(1);
+        return Decision::Refuse(lane.refuse_errno.load());
+    }
+    lane.waiting[by_class].add(1);
+    // A slot may have been refunded between our look and our entry in the queue; the releasing side looks at the queue
+    // after its refund, so one of us sees the other.
+    if !someone_ahead(lane, class, 1) && take(lane, class, purse) {
+        leave_queue(lane, class);
+        return Decision::Open;
+    }
+    Decision::Hold
+}
+
+/// Whether a waiter of this class or a more urgent one, besides `own` of our own, must go first.
+#[inline(always)]
+fn someone_ahead(lane: &Lane, class: Class, own: u32) -> bool {
+    let mut ahead = lane.waiting[0].load();
+    if class >= Class::Default {
+        ahead += lane.waiting[1].load();
+    }
+    if class >= Class::Bulk {
+        ahead += lane.waiting[2].load();
+    }
+    ahead > own || lane.barrier.load() <= class as u32
+}
+
+/// Takes a slot with a credit.
+#[inline(always)]
+pub fn take(lane: &Lane, class: Class, purse: &Purse) -> bool {
+    let by_class = class.index();
+    let cap = lane.class_cap[by_class].load();
+    if lane.class_slots[by_class].update(|used| below(used, cap)).is_err() {
+        return false;
+    }
+    if !take_account(purse) {
+        lane.class_slots[by_class].sub(1);
+        return false;
+    }
+    let floor = if class == Class::Interactive { 0 } else { lane.reserve.load() };
+    let spend = |word| SlotWord::from_bits(word).spend(floor).map(SlotWord::bits);
+    if lane.slots.update(spend).is_err() {
+        give_account(purse);
+        lane.class_slots[by_class].sub(1);
+        return false;
+    }
+    true
+}
+
+#[inline(always)]
+fn below(used: u32, cap: u32) -> Option<u32> {
+    if used < cap { Some(used + 1) } else { None }
+}
+
+/// Takes a slot whatever the limit says.
+#[inline(always)]
+pub fn force(lane: &Lane, class: Class, purse: &Purse) {
+    lane.class_slots[class.index()].add(1);
+    if let Purse::Known(index) = purse
+        && let Some(account) = account(*index)
+    {
+        account.slots.add(1);
+    }
+    if lane.slots.update(|word| Some(SlotWord::from_bits(word).force().bits())).is_err() {
+        count(Counter::Contended);
+    }
+}
+
+#[inline(always)]
+fn take_account(purse: &Purse) -> bool {
+    match purse {
+        Purse::None => true,
+        Purse::Unknown => false,
+        Purse::Known(index) => match account(*index) {
+            None => true,
+            Some(account) => {
+                let cap = account.cap.load();
+                account.slots.update(|used| below(used, cap)).is_ok()
+            }
+        },
+    }
+}
+
+#[inline(always)]
+fn give_account(purse: &Purse) {
+    if let Purse::Known(index) = purse
+        && let Some(account) = account(*index)
+    {
+        account.slots.sub(1);
+    }
+}
+
+#[inline(always)]
+fn account(index: u32) -> Option<&'static Account> {
+    // SAFETY: the account array lives as long as the program; all its fields are atomics.
+    ACCOUNTS.get_ptr(index).map(|account| unsafe { &*account })
+}
+
+/// How a slot came back.
+pub struct GaveBack {
+    /// The kernel turned it into a credit again.
+    pub refunded: bool,
+    /// Somebody waits for it: the controller must know now.
+    pub awaited: bool,
+}
+
+/// Gives the slot of `conn` back. The caller has just changed its gate from one that holds a slot.
+#[inline(always)]
+pub fn give_back(lane: &Lane, conn: &Conn) -> GaveBack {
+    lane.class_slots[Class::from_index(conn.class).index()].sub(1);
+    match conn.account.load() {
+        0 => {}
+        index => give_account(&Purse::Known(index - 1)),
+    }
+    let refund = lane.queued.load() == 0;
+    let change = |word| Some(SlotWord::from_bits(word).release(refund).bits());
+    let refunded = match lane.slots.update(change) {
+        Ok((before, after)) => {
+            SlotWord::from_bits(after).credits() > SlotWord::from_bits(before).credits()
+        }
+        Err(_) => {
+            count(Counter::Contended);
+            false
+        }
+    };
+    GaveBack { refunded, awaited: lane.queued.load() != 0 || lane.paced.load() != 0 }
+}
+
+/// Takes a waiter of `class` out of the queue's count. The caller has just changed its gate from one that waits.
+#[inline(always)]
+pub fn leave_queue(lane: &Lane, class: Class) {
+    lane.waiting[class.index()].sub(1);
+    lane.queued.sub(1);
+}
