@@ -1,1 +1,5 @@
+pub mod format;
+pub mod metrics;
+pub mod paths;
 pub mod policy;
+pub mod snapshot;
