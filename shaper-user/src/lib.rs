@@ -1,4 +1,6 @@
+pub mod control;
 pub mod format;
+pub mod handle;
 pub mod metrics;
 pub mod paths;
 pub mod policy;
