@@ -1,1 +1,7 @@
+pub mod control;
+pub mod format;
+pub mod handle;
+pub mod metrics;
+pub mod paths;
 pub mod policy;
+pub mod snapshot;

@@ -1,0 +1,11 @@
+//! The control socket: how `shaper status` and the other commands talk to a running controller.
+
+mod client;
+mod protocol;
+mod server;
+mod socket;
+
+pub use client::{Client, ClientError};
+pub use protocol::{ErrorKind, PROTOCOL, Reply, Request};
+pub use server::serve;
+pub use socket::{BindError, ControlSocket};

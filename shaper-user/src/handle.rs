@@ -1,0 +1,375 @@
+//! The front of the controller for everything that is not its loop: HTTP, the control socket.
+//!
+//! The loop owns the state; others send it a [`Command`] and wait for the reply, for a bounded time. Snapshots are
+//! shared: however many clients poll, the loop makes at most one per [`FRESH`].
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Mutex, mpsc, oneshot},
+    time::{Instant, timeout},
+};
+
+use crate::snapshot::{Snapshot, Waiters};
+
+/// How long a snapshot is handed out again instead of asking for a new one.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// Commands that wait for the loop at once; one more waits for room.
+const QUEUE: usize = 64;
+
+/// What the loop is asked to do. It answers through the sender; a sender that is closed already belongs to somebody
+/// who has given up, and its command is to be skipped.
+#[derive(Debug)]
+pub enum Command {
+    Snapshot(oneshot::Sender<Snapshot>),
+    Waiters(oneshot::Sender<Waiters>),
+    /// Start nothing in the lane for this long from now.
+    Pause {
+        lane: String,
+        length: Duration,
+        reply: oneshot::Sender<Result<(), CommandError>>,
+    },
+    /// End the lane's pause, whoever began it.
+    Resume {
+        lane: String,
+        reply: oneshot::Sender<Result<(), CommandError>>,
+    },
+    /// Change a setting of the lane until the next restart or reload.
+    Set {
+        lane: String,
+        setting: Setting,
+        reply: oneshot::Sender<Result<(), CommandError>>,
+    },
+}
+
+impl Command {
+    /// Whether the asker has given up, so that the command must not be carried out.
+    pub fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Snapshot(reply) => reply.is_closed(),
+            Self::Waiters(reply) => reply.is_closed(),
+            Self::Pause { reply, .. } | Self::Resume { reply, .. } | Self::Set { reply, .. } => {
+                reply.is_closed()
+            }
+        }
+    }
+}
+
+/// A key of a lane file and its new value, both as an operator writes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    pub key: String,
+    pub value: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not of the form KEY=VALUE, as in max_inflight=4")]
+pub struct InvalidSetting(String);
+
+impl std::str::FromStr for Setting {
+    type Err = InvalidSetting;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => Ok(Self {
+                key: key.trim().into(),
+                value: value.trim().into(),
+            }),
+            _ => Err(InvalidSetting(text.into())),
+        }
+    }
+}
+
+/// Why the controller did not do what it was told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    #[error("there is no lane {lane:?}: the lanes are {}", known.join(", "))]
+    UnknownLane { lane: String, known: Vec<String> },
+    /// The lane's rules do not allow this; the text says why and what would be right.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandleError {
+    #[error(
+        "the controller did not answer within {} s: its loop is stuck or the host is overloaded; see its log",
+        .0.as_secs_f64()
+    )]
+    NoAnswer(Duration),
+    #[error("the controller is shutting down")]
+    Gone,
+    #[error(transparent)]
+    Command(#[from] CommandError),
+}
+
+/// Cloneable, and usable from any runtime.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    commands: mpsc::Sender<Command>,
+    patience: Duration,
+    /// Held while a snapshot is being made, so that others wait for that one instead of asking for their own.
+    latest: Arc<Mutex<Option<(Instant, Arc<Snapshot>)>>>,
+}
+
+impl Handle {
+    /// A handle and the receiver for the controller's loop. Every call fails after `patience` without an answer.
+    pub fn new(patience: Duration) -> (Self, mpsc::Receiver<Command>) {
+        let (commands, receiver) = mpsc::channel(QUEUE);
+        let handle = Self {
+            commands,
+            patience,
+            latest: Arc::default(),
+        };
+        (handle, receiver)
+    }
+
+    /// The state of all lanes, at most [`FRESH`] old.
+    ///
+    /// # Errors
+    /// [`HandleError::NoAnswer`] and [`HandleError::Gone`].
+    pub async fn snapshot(&self) -> Result<Arc<Snapshot>, HandleError> {
+        self.bounded(async {
+            let mut latest = self.latest.lock().await;
+            if let Some((made, snapshot)) = &*latest
+                && made.elapsed() < FRESH
+            {
+                return Ok(snapshot.clone());
+            }
+            let snapshot = Arc::new(self.ask(Command::Snapshot).await?);
+            *latest = Some((Instant::now(), snapshot.clone()));
+            Ok(snapshot)
+        })
+        .await
+    }
+
+    /// Everybody who waits.
+    ///
+    /// # Errors
+    /// [`HandleError::NoAnswer`] and [`HandleError::Gone`].
+    pub async fn waiters(&self) -> Result<Waiters, HandleError> {
+        self.bounded(self.ask(Command::Waiters)).await
+    }
+
+    /// Pauses a lane.
+    ///
+    /// # Errors
+    /// Any [`HandleError`].
+    pub async fn pause(&self, lane: String, length: Duration) -> Result<(), HandleError> {
+        self.change(|reply| Command::Pause {
+            lane,
+            length,
+            reply,
+        })
+        .await
+    }
+
+    /// Ends a lane's pause.
+    ///
+    /// # Errors
+    /// Any [`HandleError`].
+    pub async fn resume(&self, lane: String) -> Result<(), HandleError> {
+        self.change(|reply| Command::Resume { lane, reply }).await
+    }
+
+    /// Changes a lane's setting.
+    ///
+    /// # Errors
+    /// Any [`HandleError`].
+    pub async fn set(&self, lane: String, setting: Setting) -> Result<(), HandleError> {
+        self.change(|reply| Command::Set {
+            lane,
+            setting,
+            reply,
+        })
+        .await
+    }
+
+    async fn change(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<(), CommandError>>) -> Command,
+    ) -> Result<(), HandleError> {
+        self.bounded(async {
+            let done = self.ask(command).await?;
+            // Whoever changes something and then looks must see the change.
+            *self.latest.lock().await = None;
+            Ok(done?)
+        })
+        .await
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, HandleError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands
+            .send(command(reply))
+            .await
+            .map_err(|_| HandleError::Gone)?;
+        answer.await.map_err(|_| HandleError::Gone)
+    }
+
+    async fn bounded<T>(
+        &self,
+        answer: impl Future<Output = Result<T, HandleError>>,
+    ) -> Result<T, HandleError> {
+        timeout(self.patience, answer)
+            .await
+            .unwrap_or(Err(HandleError::NoAnswer(self.patience)))
+    }
+}
+
+/// A stand-in for the controller's loop.
+#[cfg(test)]
+pub(crate) mod stub {
+    use super::*;
+    use crate::snapshot::samples;
+
+    /// Answers every command as a controller with the one lane `reasoning` would.
+    pub(crate) async fn answer(mut commands: mpsc::Receiver<Command>) {
+        while let Some(command) = commands.recv().await {
+            // Whoever asked may have given up.
+            let _ = match command {
+                Command::Snapshot(reply) => reply.send(samples::busy()).is_ok(),
+                Command::Waiters(reply) => reply.send(samples::waiters()).is_ok(),
+                Command::Pause { lane, reply, .. } | Command::Resume { lane, reply } => {
+                    reply.send(known(lane)).is_ok()
+                }
+                Command::Set {
+                    lane,
+                    setting,
+                    reply,
+                } => reply
+                    .send(
+                        known(lane).and_then(|()| match setting.value.parse::<u32>() {
+                            Ok(_) => Ok(()),
+                            Err(error) => {
+                                Err(CommandError::Refused(format!("{}: {error}", setting.key)))
+                            }
+                        }),
+                    )
+                    .is_ok(),
+            };
+        }
+    }
+
+    fn known(lane: String) -> Result<(), CommandError> {
+        if lane == "reasoning" {
+            return Ok(());
+        }
+        Err(CommandError::UnknownLane {
+            lane,
+            known: vec!["reasoning".into()],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::samples;
+
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    fn paused_clock() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    }
+
+    /// A17: however many poll at once, the loop makes one snapshot.
+    #[test]
+    fn simultaneous_polls_cost_one_snapshot() {
+        paused_clock().block_on(async {
+            let (handle, mut commands) = Handle::new(PATIENCE);
+            let polls: Vec<_> = (0..50)
+                .map(|_| {
+                    let handle = handle.clone();
+                    tokio::spawn(async move { handle.snapshot().await })
+                })
+                .collect();
+            let Some(Command::Snapshot(reply)) = commands.recv().await else {
+                panic!("no snapshot was asked for");
+            };
+            reply.send(samples::busy()).unwrap();
+            for poll in polls {
+                assert_eq!(*poll.await.unwrap().unwrap(), samples::busy());
+            }
+            assert!(commands.try_recv().is_err(), "a second snapshot was made");
+        });
+    }
+
+    #[test]
+    fn a_stuck_loop_is_told_within_the_patience() {
+        paused_clock().block_on(async {
+            let (handle, commands) = Handle::new(PATIENCE);
+            let begun = Instant::now();
+            assert_eq!(
+                handle.snapshot().await,
+                Err(HandleError::NoAnswer(PATIENCE))
+            );
+            assert_eq!(begun.elapsed(), PATIENCE);
+            drop(commands);
+            assert_eq!(handle.snapshot().await, Err(HandleError::Gone));
+        });
+    }
+
+    #[test]
+    fn a_command_given_up_on_is_not_carried_out() {
+        paused_clock().block_on(async {
+            let (handle, mut commands) = Handle::new(PATIENCE);
+            let pause = handle.pause("reasoning".into(), Duration::from_secs(30));
+            assert_eq!(pause.await, Err(HandleError::NoAnswer(PATIENCE)));
+            assert!(commands.recv().await.unwrap().is_abandoned());
+        });
+    }
+
+    #[test]
+    fn a_change_is_seen_by_the_next_look() {
+        paused_clock().block_on(async {
+            let (handle, mut commands) = Handle::new(PATIENCE);
+            let look = || async {
+                let handle = handle.clone();
+                tokio::spawn(async move { handle.snapshot().await })
+            };
+            let first = look().await;
+            let Some(Command::Snapshot(reply)) = commands.recv().await else {
+                panic!("no snapshot was asked for");
+            };
+            reply.send(samples::busy()).unwrap();
+            first.await.unwrap().unwrap();
+
+            let resume = {
+                let handle = handle.clone();
+                tokio::spawn(async move { handle.resume("reasoning".into()).await })
+            };
+            let Some(Command::Resume { reply, .. }) = commands.recv().await else {
+                panic!("no resume was asked for");
+            };
+            reply.send(Ok(())).unwrap();
+            resume.await.unwrap().unwrap();
+
+            let _second = look().await;
+            assert!(matches!(commands.recv().await, Some(Command::Snapshot(_))));
+        });
+    }
+
+    #[test]
+    fn a_setting_is_a_key_and_a_value() {
+        assert_eq!(
+            "max_inflight=4".parse(),
+            Ok(Setting {
+                key: "max_inflight".into(),
+                value: "4".into()
+            })
+        );
+        for text in ["max_inflight", "=4", "max_inflight=", ""] {
+            assert!(text.parse::<Setting>().is_err(), "{text:?}");
+        }
+    }
+}

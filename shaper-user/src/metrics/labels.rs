@@ -1,0 +1,124 @@
+//! The values of metric labels: closed sets, so that no client can grow the number of series.
+
+use shaper_common::{Class, Counter};
+
+/// A closed set of label values.
+pub(super) trait Label: Copy + 'static {
+    /// All values, each at its own index.
+    const ALL: &'static [Self];
+
+    fn index(self) -> usize;
+
+    fn text(self) -> &'static str;
+}
+
+macro_rules! label {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)+
+        }
+
+        impl Label for $name {
+            const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            fn index(self) -> usize {
+                self as usize
+            }
+
+            fn text(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
+        }
+    };
+}
+
+label! {
+    /// How a connection to a lane ended.
+    Outcome {
+        /// It was served, and closed by either side with no request unanswered.
+        Completed = "completed",
+        /// The client went away while its request was unanswered.
+        Abandoned = "abandoned",
+        /// The gateway refused or reset it, or did not answer its SYN.
+        Failed = "failed",
+        /// The client went away while it waited: nothing reached the gateway.
+        LeftQueue = "left_queue",
+        /// It waited for the whole queue timeout and was ended.
+        QueueTimeout = "queue_timeout",
+        /// It was refused at connect, see [`RefusalReason`].
+        Refused = "refused",
+    }
+}
+
+label! {
+    /// Which limit refused a connect (B5, B6).
+    RefusalReason {
+        /// The lane has `max_queue` waiters.
+        QueueFull = "queue_full",
+        /// `udp = "block"`: QUIC would bypass the lane.
+        Udp = "udp",
+    }
+}
+
+label! {
+    /// What went wrong at the gateway.
+    GatewayError {
+        /// It refused a connect.
+        Refused = "refused",
+        /// It reset a connection.
+        Reset = "reset",
+        /// It did not answer a SYN that was let through.
+        ConnectTimeout = "connect_timeout",
+        /// It asked for less, with 429, 503 or `Retry-After`, while some configured rate was exceeded or none is configured.
+        Throttled = "throttled",
+        /// It asked for less although every configured rate was kept (C8).
+        ThrottledUnderLimit = "throttled_under_limit",
+        /// Any other response with a status of 500 or more.
+        ServerError = "server_error",
+    }
+}
+
+label! {
+    /// Which way payload went.
+    Direction {
+        /// To the gateway.
+        Sent = "sent",
+        /// From the gateway.
+        Received = "received",
+    }
+}
+
+label! {
+    /// What became of a reload.
+    ReloadResult {
+        /// The configuration changed and is in force.
+        Applied = "applied",
+        /// It was the same as before.
+        Unchanged = "unchanged",
+        /// It had errors: the configuration before it stays in force.
+        Rejected = "rejected",
+    }
+}
+
+impl Label for Class {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn index(self) -> usize {
+        Class::index(self)
+    }
+
+    fn text(self) -> &'static str {
+        self.name()
+    }
+}
+
+/// The kernel's counters that have a series in `shaper_ungoverned_total`, with the value of its label.
+pub(super) fn ungoverned_reasons() -> impl Iterator<Item = (Counter, &'static str)> {
+    Counter::ALL
+        .into_iter()
+        .filter_map(|counter| Some((counter, counter.ungoverned_reason()?)))
+}
