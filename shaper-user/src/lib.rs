@@ -4,4 +4,5 @@ pub mod handle;
 pub mod metrics;
 pub mod paths;
 pub mod policy;
+pub mod serve;
 pub mod snapshot;
