@@ -1,3 +1,4 @@
+pub mod cli;
 pub mod control;
 pub mod format;
 pub mod handle;
