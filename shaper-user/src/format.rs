@@ -52,7 +52,17 @@ pub fn clip(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_duration_fits_its_column(millis in 0..100 * 86_400_000_u64) {
+            let text = duration(Duration::from_millis(millis));
+            prop_assert!(text.len() <= 6, "{}", text);
+        }
+    }
 
     #[test]
     fn durations_keep_two_units_at_most() {

@@ -1,7 +1,7 @@
 //! The front of the controller for everything that is not its loop: HTTP, the control socket.
 //!
 //! The loop owns the state; others send it a [`Command`] and wait for the reply, for a bounded time. Snapshots are
-//! shared: however many clients poll, the loop makes at most one per [`FRESH`].
+//! shared: however many clients poll, the loop makes at most ten a second.
 
 use std::{sync::Arc, time::Duration};
 
@@ -84,7 +84,7 @@ impl std::str::FromStr for Setting {
 /// Why the controller did not do what it was told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    #[error("there is no lane {lane:?}: the lanes are {}", known.join(", "))]
+    #[error("there is no lane {lane:?}; the lanes: {}", known.join(", "))]
     UnknownLane { lane: String, known: Vec<String> },
     /// The lane's rules do not allow this; the text says why and what would be right.
     #[error("{0}")]
@@ -111,7 +111,13 @@ pub struct Handle {
     commands: mpsc::Sender<Command>,
     patience: Duration,
     /// Held while a snapshot is being made, so that others wait for that one instead of asking for their own.
-    latest: Arc<Mutex<Option<(Instant, Arc<Snapshot>)>>>,
+    latest: Arc<Mutex<Option<Latest>>>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    made: Instant,
+    snapshot: Arc<Snapshot>,
 }
 
 impl Handle {
@@ -126,20 +132,23 @@ impl Handle {
         (handle, receiver)
     }
 
-    /// The state of all lanes, at most [`FRESH`] old.
+    /// The state of all lanes, at most 100 ms old.
     ///
     /// # Errors
     /// [`HandleError::NoAnswer`] and [`HandleError::Gone`].
     pub async fn snapshot(&self) -> Result<Arc<Snapshot>, HandleError> {
         self.bounded(async {
             let mut latest = self.latest.lock().await;
-            if let Some((made, snapshot)) = &*latest
+            if let Some(Latest { made, snapshot }) = &*latest
                 && made.elapsed() < FRESH
             {
                 return Ok(snapshot.clone());
             }
             let snapshot = Arc::new(self.ask(Command::Snapshot).await?);
-            *latest = Some((Instant::now(), snapshot.clone()));
+            *latest = Some(Latest {
+                made: Instant::now(),
+                snapshot: snapshot.clone(),
+            });
             Ok(snapshot)
         })
         .await
@@ -333,11 +342,11 @@ mod tests {
     fn a_change_is_seen_by_the_next_look() {
         paused_clock().block_on(async {
             let (handle, mut commands) = Handle::new(PATIENCE);
-            let look = || async {
+            let look = || {
                 let handle = handle.clone();
                 tokio::spawn(async move { handle.snapshot().await })
             };
-            let first = look().await;
+            let first = look();
             let Some(Command::Snapshot(reply)) = commands.recv().await else {
                 panic!("no snapshot was asked for");
             };
@@ -354,7 +363,7 @@ mod tests {
             reply.send(Ok(())).unwrap();
             resume.await.unwrap().unwrap();
 
-            let _second = look().await;
+            let _second = look();
             assert!(matches!(commands.recv().await, Some(Command::Snapshot(_))));
         });
     }

@@ -38,7 +38,7 @@ pub(super) struct LaneFamilies {
 }
 
 /// The recording side of one lane. Its series exist, at zero, from the moment it is made until
-/// [`Metrics::retain_lanes`] drops the lane; what is recorded after that goes nowhere.
+/// [`Metrics::retain_lanes`](super::Metrics::retain_lanes) drops the lane; what is recorded after that goes nowhere.
 #[derive(Clone, Debug)]
 pub struct LaneMetrics(Arc<LaneSeries>);
 
