@@ -66,3 +66,15 @@ pub enum PaceMode {
     /// One start per interval.
     Even,
 }
+
+impl LaneRules {
+    /// The reserve under a budget of this many slots: at least one slot is left for the rest (A4).
+    pub fn reserve_within(&self, budget: u32) -> u32 {
+        self.interactive_reserve.min(budget.saturating_sub(1))
+    }
+
+    /// Whether the lane only observes: nothing is held (A2).
+    pub fn observes(&self) -> bool {
+        self.max_inflight == 0
+    }
+}

@@ -1,0 +1,202 @@
+//! Drawing conclusions: who goes next, who has waited too long, what the kernel may do by itself.
+
+use shaper_common::Class;
+
+use super::{
+    Action, ConnHandle, ConnectHold, Expiry, Ns, Outcome, POSITION_MAX, Stage,
+    lane::{Lane, Published, Turn},
+    queue::{Waiter, next_step},
+};
+
+impl Lane {
+    /// Does everything that is due, tells the kernel what changed, and works out when to look again.
+    pub(super) fn settle(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now;
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.resume(now);
+        }
+        self.stalled_until = self.stalled_until.filter(|&until| until > now);
+        self.expire(turn);
+
+        let told = self.ledger.credits();
+        let first_admit = turn.actions.len();
+        let pace_allows = self.admit_waiters(turn);
+        self.publish(told, first_admit, turn);
+
+        self.pass_connects(turn);
+        while let Some(ticket) = self.tickets.lapse(now) {
+            self.end_ticket(ticket, turn);
+        }
+        self.deadline = self.next_deadline(now, pace_allows);
+    }
+
+    /// Ends the wait of those who have waited as long as their class may (A3).
+    fn expire(&mut self, turn: &mut Turn<'_>) {
+        for class in Class::ALL {
+            while let Some(waiter) = self.queue.oldest_of(class).copied()
+                && waiter.place.arrived + self.rules.queue_timeout[class.index()] <= turn.now
+            {
+                turn.actions.push(Action::Expire(Expiry {
+                    lane: turn.lane,
+                    conn: waiter.conn,
+                    class,
+                    account: waiter.account,
+                    client: waiter.client,
+                    wait: turn.now.since(waiter.place.arrived),
+                    position: self.position(waiter.conn, turn.now),
+                    queued: self.queue.len(),
+                }));
+                self.queue.remove(waiter.conn);
+                self.leaving.insert(waiter.conn);
+                self.end_wait(&waiter, Outcome::Expired, turn);
+            }
+        }
+    }
+
+    fn position(&self, conn: ConnHandle, now: Ns) -> u32 {
+        let ahead = self
+            .queue
+            .in_order(now, self.rules.aging)
+            .take(POSITION_MAX as usize - 1)
+            .take_while(|(waiter, _)| waiter.conn != conn);
+        ahead.count() as u32 + 1
+    }
+
+    /// Admits all who may start. Returns when the pace allows the next one, if the pace is what stopped it.
+    fn admit_waiters(&mut self, turn: &mut Turn<'_>) -> Option<Ns> {
+        while let Some(waiter) = self.next_to_admit(turn.now) {
+            if !self.rules.observes() {
+                let earliest = self.pacer.earliest(turn.now);
+                if earliest > turn.now {
+                    return Some(earliest);
+                }
+            }
+            self.queue.remove(waiter.conn);
+            self.admit(waiter, turn);
+        }
+        None
+    }
+
+    /// Who would start now if the pace allowed it.
+    fn next_to_admit(&self, now: Ns) -> Option<Waiter> {
+        let aging = self.rules.aging;
+        if self.rules.observes() {
+            return self
+                .queue
+                .in_order(now, aging)
+                .next()
+                .map(|(waiter, _)| *waiter);
+        }
+        let free = self.ledger.free();
+        if free == 0 || self.paused_until.is_some() || self.stalled_until.is_some() {
+            return None;
+        }
+        let reserve = self.limits().reserve;
+        let (first, _) = self
+            .queue
+            .first(now, aging, |class| self.class_has_room(class))?;
+        if first.class == Class::Interactive || free > reserve {
+            return Some(*first);
+        }
+        // What is free is the reserve, and the first in line may not have it. Interactive work behind it has aged less:
+        // it may use the reserve, but what it has beyond that is kept for the first, or a steady stream of it would take
+        // each slot that comes free and the first would never go.
+        let interactive = self.ledger.by_class()[Class::Interactive.index()];
+        if interactive < reserve && self.class_has_room(Class::Interactive) {
+            return self.queue.first_of(Class::Interactive).copied();
+        }
+        None
+    }
+
+    /// Tells the kernel what it may hand out, where that differs from what it knows. `told`: the credits that it has.
+    fn publish(&mut self, told: u32, first_admit: usize, turn: &mut Turn<'_>) {
+        let barrier = self.barrier(turn.now);
+        let ours_to_time =
+            self.rules.observes() || self.paused_until.is_some() || self.pacer.is_pacing(turn.now);
+        // Everybody who may start has been admitted, so what is free now serves newcomers alone. The kernel keeps the
+        // reserve and the caps.
+        let credits = if ours_to_time || barrier == Some(Class::Interactive) {
+            0
+        } else if self.stalled_until.is_some() {
+            self.ledger.credits()
+        } else {
+            self.ledger.free()
+        };
+        let refunds = !ours_to_time && self.queue.is_empty();
+
+        let before = self.published.replace(Published { refunds, barrier });
+        if credits != told || before.is_none_or(|before| before.refunds != refunds) {
+            let action = Action::SetCredits {
+                lane: turn.lane,
+                credits,
+                refunds,
+            };
+            // Credits that are withdrawn make the room that the admissions need.
+            if credits < told {
+                turn.actions.insert(first_admit, action);
+            } else {
+                turn.actions.push(action);
+            }
+            self.ledger.set_credits(credits);
+        }
+        if before.is_none_or(|before| before.barrier != barrier) {
+            turn.actions.push(Action::SetBarrier {
+                lane: turn.lane,
+                barrier,
+            });
+        }
+    }
+
+    /// The class that newcomers must stay below, because somebody who waits for the next slot has aged up to it.
+    fn barrier(&self, now: Ns) -> Option<Class> {
+        let (first, effective) = self
+            .queue
+            .first(now, self.rules.aging, |class| self.class_has_room(class))?;
+        (effective < first.class).then_some(effective)
+    }
+
+    /// Lets the connections be made whose connect has been held long enough (A10).
+    fn pass_connects(&mut self, turn: &mut Turn<'_>) {
+        let ConnectHold::For(hold) = self.rules.connect_hold else {
+            return;
+        };
+        while let Some((since, conn)) = self.queue.first_connecting()
+            && since + hold <= turn.now
+        {
+            self.queue.set_stage(conn, Stage::Request);
+            turn.actions.push(Action::PassConnect {
+                lane: turn.lane,
+                conn,
+            });
+        }
+    }
+
+    fn next_deadline(&self, now: Ns, pace_allows: Option<Ns>) -> Option<Ns> {
+        let by_class = Class::ALL.into_iter().flat_map(|class| {
+            let expiry = self
+                .queue
+                .oldest_of(class)
+                .map(|waiter| waiter.place.arrived + self.rules.queue_timeout[class.index()]);
+            let step = self
+                .queue
+                .first_of(class)
+                .and_then(|w| next_step(class, w.place.arrived, now, self.rules.aging));
+            [expiry, step]
+        });
+        let connect = match self.rules.connect_hold {
+            ConnectHold::For(hold) => self.queue.first_connecting().map(|(since, _)| since + hold),
+            ConnectHold::Always => None,
+        };
+        by_class
+            .chain([
+                connect,
+                self.tickets.next_lapse(),
+                self.paused_until,
+                self.stalled_until,
+                self.pacer.ramp_end(now),
+                pace_allows,
+            ])
+            .flatten()
+            .min()
+    }
+}

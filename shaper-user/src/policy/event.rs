@@ -1,0 +1,87 @@
+//! What the policy is told about one lane.
+//!
+//! Events of one connection come in order. They may come late, be lost, or repeat what a [`Picture`] has already told:
+//! the kernel's own words are the truth and every decision is checked against them when it is carried out, so a wrong
+//! belief here may delay somebody and never lets the lane exceed its budget.
+
+use shaper_common::Class;
+
+use super::{AccountId, ClientId, ConnHandle, Ns};
+
+/// A connection that has a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenConn {
+    pub conn: ConnHandle,
+    pub class: Class,
+    pub account: Option<AccountId>,
+    pub client: ClientId,
+}
+
+/// A connection that waits for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldConn {
+    pub conn: ConnHandle,
+    pub class: Class,
+    pub account: Option<AccountId>,
+    pub client: ClientId,
+    pub stage: Stage,
+    /// When the kernel began to hold it.
+    pub since: Ns,
+}
+
+/// What is being held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The connect itself.
+    Connect,
+    /// The request, on a connection that is made.
+    Request,
+}
+
+/// Why an admission could not be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmitFailure {
+    /// The connection does not wait any more.
+    Gone,
+    /// The kernel had handed out the room in the meantime; news of that is on its way.
+    NoRoom,
+}
+
+/// A lane as its kernel maps show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Picture {
+    /// Every connection that has a slot.
+    pub open: Vec<OpenConn>,
+    /// Every connection that waits.
+    pub held: Vec<HeldConn>,
+    /// Credits that nobody has spent.
+    pub credits: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The kernel opened a gate by itself: with a credit or, in a lane that observes, without.
+    Opened(OpenConn),
+    /// A new waiter.
+    Held(HeldConn),
+    /// A connect was refused because the queue was full.
+    Refused { class: Class },
+    /// A slot came back. `refunded`: the kernel has already made it a credit again.
+    Released { conn: ConnHandle, refunded: bool },
+    /// A waiter's socket disappeared.
+    Gone { conn: ConnHandle },
+    /// A parked connection took a slot by force, because its response went on.
+    Overrun(OpenConn),
+    /// Answer to [`Action::Admit`](super::Action::Admit), if it failed.
+    AdmitFailed { conn: ConnHandle, why: AdmitFailure },
+    /// Answer to [`Action::SetCredits`](super::Action::SetCredits): the credits that the lane's word had right after it.
+    Credits { outstanding: u32 },
+    /// Nobody starts before `until`. A pause never shortens one that is longer.
+    Pause { until: Ns },
+    /// The pause is over now.
+    Resume,
+    /// What the lane may use at a time, if that is less than its limit.
+    Budget(u32),
+    /// The truth, which replaces what was believed. Waiters that are known keep their place.
+    Reconcile(Picture),
+}

@@ -1,0 +1,153 @@
+//! A lane as others see it: what the snapshot, the metrics and `top` are made of.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use shaper_common::{CLASS_COUNT, Class};
+
+use super::{
+    AccountId, ClientId, ConnHandle, Counters, Ns, SATURATED_AFTER, StartProfile, lane::Lane,
+};
+
+/// One lane at one instant.
+#[derive(Clone, Debug)]
+pub struct LaneView {
+    pub name: String,
+    pub limits: Limits,
+    /// Slots in use, by class.
+    pub in_flight: [u32; CLASS_COUNT],
+    /// The most slots in use at once within the last five minutes.
+    pub peak_in_flight: u32,
+    /// Credits that the kernel has not spent, as far as the policy has heard.
+    pub credits: u32,
+    /// Waiters, by class.
+    pub queued: [u32; CLASS_COUNT],
+    /// Clients that went away while they waited and may still come back.
+    pub tickets: u32,
+    /// The longest that a present waiter has waited; `None`: nobody waits.
+    pub oldest_wait: Option<Duration>,
+    /// Half of the starts of the last five minutes waited no longer; `None`: nothing started.
+    pub wait_p50: Option<Duration>,
+    /// Nine in ten of the starts of the last five minutes waited no longer; `None`: nothing started.
+    pub wait_p90: Option<Duration>,
+    /// Within the last five minutes.
+    pub queue_timeouts: u32,
+    /// Within the last five minutes.
+    pub refusals: u32,
+    /// Somebody has been waiting without a break for [`SATURATED_AFTER`](super::SATURATED_AFTER) or longer.
+    pub saturated: bool,
+    pub paused_until: Option<Ns>,
+    /// In order of class and account.
+    pub accounts: Vec<AccountView>,
+    /// Since the lane was made.
+    pub counters: Counters,
+    /// Since the lane was made.
+    pub starts: StartProfile,
+}
+
+/// What a lane may use, after everything that bounds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Slots, as configured; 0: the lane observes.
+    pub limit: u32,
+    /// Slots that the lane may use now: the budget, at most the limit.
+    pub effective: u32,
+    /// Slots of these that only interactive work may take.
+    pub reserve: u32,
+}
+
+/// An account's share of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountView {
+    pub account: AccountId,
+    pub class: Class,
+    pub in_flight: u32,
+    pub queued: u32,
+}
+
+/// One waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaiterView {
+    pub conn: ConnHandle,
+    pub class: Class,
+    /// Where it stands now that it has aged.
+    pub effective_class: Class,
+    pub account: Option<AccountId>,
+    pub client: ClientId,
+    pub wait: Duration,
+    /// The place in line, the first being 1.
+    pub position: u32,
+}
+
+impl Lane {
+    pub(super) fn view(&self, now: Ns) -> LaneView {
+        let slots = self.ledger.slots();
+        let recent = &self.tally.recent;
+        let [wait_p50, wait_p90] = recent.quantiles(now, [0.5, 0.9]);
+        let oldest = Class::ALL
+            .into_iter()
+            .filter_map(|class| self.queue.oldest_of(class))
+            .map(|waiter| waiter.place.arrived)
+            .min();
+        LaneView {
+            name: self.name.clone(),
+            limits: self.limits(),
+            in_flight: self.ledger.by_class(),
+            peak_in_flight: recent.peak(now).max(slots),
+            credits: self.ledger.credits(),
+            queued: self.queue.by_class(),
+            tickets: self.tickets.len() as u32,
+            oldest_wait: oldest.map(|arrived| now.since(arrived)),
+            wait_p50,
+            wait_p90,
+            queue_timeouts: recent.timeouts(now),
+            refusals: recent.refusals(now),
+            saturated: self
+                .queue
+                .occupied_since()
+                .is_some_and(|since| now.since(since) >= SATURATED_AFTER),
+            paused_until: self.paused_until,
+            accounts: self.account_views(),
+            counters: self.tally.counters,
+            starts: self.tally.starts.clone(),
+        }
+    }
+
+    fn account_views(&self) -> Vec<AccountView> {
+        let mut by_key = BTreeMap::<(Class, AccountId), (u32, u32)>::new();
+        for (account, slots) in self.ledger.accounts() {
+            for class in Class::ALL {
+                by_key.entry((class, account)).or_default().0 = slots[class.index()];
+            }
+        }
+        for (account, queued) in self.queue.accounts() {
+            for class in Class::ALL {
+                by_key.entry((class, account)).or_default().1 = queued[class.index()];
+            }
+        }
+        by_key
+            .into_iter()
+            .filter(|&(_, counts)| counts != (0, 0))
+            .map(|((class, account), (in_flight, queued))| AccountView {
+                account,
+                class,
+                in_flight,
+                queued,
+            })
+            .collect()
+    }
+
+    pub(super) fn waiters(&self, now: Ns) -> impl Iterator<Item = WaiterView> {
+        let in_order = self.queue.in_order(now, self.rules.aging);
+        (1..)
+            .zip(in_order)
+            .map(move |(position, (waiter, effective_class))| WaiterView {
+                conn: waiter.conn,
+                class: waiter.class,
+                effective_class,
+                account: waiter.account,
+                client: waiter.client,
+                wait: now.since(waiter.place.arrived),
+                position,
+            })
+    }
+}
