@@ -1,1 +1,64 @@
-fn main() {}
+//! What a developer runs: `cargo xtask --help`.
+
+mod build_ebpf;
+mod command;
+mod executables;
+mod kernel_object;
+mod reproducible;
+mod run;
+mod setup;
+mod strip;
+mod test;
+mod test_report;
+mod toolchain;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build what is missing and start the controller in the foreground (with sudo if needed)
+    Run(run::Args),
+    /// Run every test, the end-to-end ones included, and sum them up
+    Test(test::Args),
+    /// Build the kernel object from source and refresh the checked-in one
+    BuildEbpf(build_ebpf::Args),
+    /// Install what building the kernel object and running the tests need
+    Setup,
+}
+
+fn main() -> ExitCode {
+    let result = if reproducible::is_compiler_wrapper() {
+        reproducible::compile()
+    } else {
+        Cli::parse().command.run()
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Command {
+    fn run(&self) -> Result<()> {
+        match self {
+            Self::Run(args) => run::run(args),
+            Self::Test(args) => test::run(args),
+            Self::BuildEbpf(args) => build_ebpf::run(args),
+            Self::Setup => setup::run(),
+        }
+    }
+}

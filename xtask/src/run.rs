@@ -1,0 +1,44 @@
+//! `cargo xtask run`: the controller in the foreground.
+
+use std::os::unix::process::CommandExt;
+
+use anyhow::{Context, Result};
+
+use crate::{
+    build_ebpf,
+    command::{cargo, privileged, show},
+    executables, workspace,
+};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Arguments for `shaper run`
+    #[arg(last = true)]
+    arguments: Vec<String>,
+}
+
+/// Builds what is missing and becomes `shaper run`.
+///
+/// # Errors
+/// A failed build, no way to become root, or a program that cannot be started.
+pub fn run(args: &Args) -> Result<()> {
+    build_ebpf::ensure_current()?;
+    let mut build = cargo();
+    build.current_dir(workspace::root());
+    build.args([
+        "build",
+        "--locked",
+        "--release",
+        "--package",
+        "shaper-user",
+        "--bin",
+        "shaper",
+    ]);
+    let executables = executables::build(&mut build)?;
+    let shaper = &executables::program(&executables, "shaper")?.path;
+
+    let mut controller = privileged(shaper, &["SHAPER_LOG"]).context("loading kernel programs")?;
+    controller.arg("run").args(&args.arguments);
+    show(&controller);
+    Err(controller.exec()).with_context(|| format!("cannot start {}", shaper.display()))
+}

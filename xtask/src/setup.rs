@@ -1,0 +1,130 @@
+//! `cargo xtask setup`: what building the kernel object and running the tests need.
+
+use std::{collections::HashMap, fs, process::Command};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    command::{self, cargo, find_program, privileged},
+    toolchain::{BPF_LINKER_VERSION, Toolchain, has_rustup, linker_version},
+};
+
+/// Debian 12 carries a current compiler for its browsers; the kernel object is built with that one. The compiler's LLVM
+/// is the one `bpf-linker` must be built for.
+const DEBIAN_COMPILER: &[&str] = &[
+    "build-essential",
+    "libpolly-22-dev",
+    "llvm-22-dev",
+    "rust-web-src",
+    "rustc-web",
+];
+const DEBIAN_LLVM: (&str, &str) = ("/usr/lib/llvm-22", "llvm-22");
+
+/// The clients and tools that the end-to-end tests start.
+const DEBIAN_TESTS: &[&str] = &["curl", "iproute2", "nodejs", "openssl", "python3"];
+const TEST_PROGRAMS: &[&str] = &["curl", "ip", "node", "openssl", "python3"];
+
+/// Installs what is missing on Debian 12; says what to install elsewhere.
+///
+/// # Errors
+/// An installation fails, or something is missing and cannot be installed from here.
+pub fn run() -> Result<()> {
+    if is_debian_12()? {
+        install_packages()?;
+        install_linker()?;
+    }
+    let toolchain = Toolchain::find();
+    let absent: Vec<&str> = TEST_PROGRAMS
+        .iter()
+        .copied()
+        .filter(|name| find_program(name).is_none())
+        .collect();
+    match toolchain {
+        Ok(toolchain) if absent.is_empty() => {
+            eprintln!("ready: {}, {}", toolchain.compiler, toolchain.linker);
+            Ok(())
+        }
+        Ok(_) => bail!("the tests need these programs too: {}", absent.join(", ")),
+        Err(error) => {
+            let rustup = if has_rustup() {
+                ""
+            } else {
+                "  install rustup (https://rustup.rs)\n"
+            };
+            bail!(
+                "{error}\n\nOn this system, install them by hand:\n{rustup}  \
+                 rustup toolchain install nightly --component rust-src\n  \
+                 cargo install bpf-linker --version {BPF_LINKER_VERSION}\n\
+                 The linker must be built for the LLVM of that nightly (`rustc +nightly -vV`); \
+                 see its README for how to choose one."
+            )
+        }
+    }
+}
+
+fn install_packages() -> Result<()> {
+    let wanted = [DEBIAN_COMPILER, DEBIAN_TESTS].concat();
+    let missing: Vec<&str> = wanted
+        .into_iter()
+        .filter(|package| !is_installed(package))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let apt_get = || {
+        let mut command = privileged("env", &[])?;
+        command.args([
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "--quiet",
+            "--yes",
+        ]);
+        anyhow::Ok(command)
+    };
+    command::run(apt_get()?.arg("update"))?;
+    command::run(
+        apt_get()?
+            .args(["install", "--no-install-recommends"])
+            .args(missing),
+    )
+}
+
+fn is_installed(package: &str) -> bool {
+    command::read(Command::new("dpkg-query").args([
+        "--show",
+        "--showformat=${db:Status-Status}",
+        package,
+    ]))
+    .is_ok_and(|status| status == "installed")
+}
+
+fn install_linker() -> Result<()> {
+    if linker_version().is_ok_and(|version| version == format!("bpf-linker {BPF_LINKER_VERSION}")) {
+        return Ok(());
+    }
+    let (prefix, feature) = DEBIAN_LLVM;
+    let mut install = cargo();
+    install.args([
+        "install",
+        "bpf-linker",
+        "--locked",
+        "--version",
+        BPF_LINKER_VERSION,
+    ]);
+    install.args(["--no-default-features", "--features", feature]);
+    command::run(install.env("LLVM_PREFIX", prefix))
+}
+
+fn is_debian_12() -> Result<bool> {
+    let text = fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
+    let fields: HashMap<&str, &str> = text
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .collect();
+    let is = |key: &str, value: &str| {
+        fields
+            .get(key)
+            .is_some_and(|found| found.trim_matches('"') == value)
+    };
+    Ok(is("ID", "debian") && is("VERSION_ID", "12"))
+}
