@@ -1,0 +1,3 @@
+//! The subcommands of `shaper`, one file each.
+
+pub mod check;
