@@ -4,6 +4,7 @@ pub mod format;
 pub mod handle;
 pub mod metrics;
 pub mod paths;
+pub mod config;
 pub mod policy;
 pub mod serve;
 pub mod snapshot;

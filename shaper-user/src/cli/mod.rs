@@ -37,3 +37,5 @@ impl ControllerArgs {
         Client::connect(&self.socket())
     }
 }
+//! The subcommands of `shaper`, one file each.
+pub mod check;

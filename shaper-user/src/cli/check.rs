@@ -1,0 +1,220 @@
+//! `shaper check`: validates a configuration and says what it means.
+
+use std::{
+    fmt::{self, Display},
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+    time::Duration,
+};
+
+use shaper_common::{CLASS_COUNT, Class, OnLoss};
+
+use crate::{
+    config::{self, Config, LaneConfig, Scope, Udp, human},
+    policy::{ConnectHold, Pace, PaceMode},
+};
+
+/// Prints the configuration in `dir` (`None`: the default one) as shaper understands it on `out`, and what is wrong
+/// with it on `err`. Fails with exit code 1 if there is an error.
+///
+/// # Errors
+/// Those of writing.
+pub fn run(dir: Option<&Path>, out: &mut impl Write, err: &mut impl Write) -> io::Result<ExitCode> {
+    match config::load(dir) {
+        Ok(config) => {
+            for warning in &config.warnings {
+                writeln!(err, "{warning}")?;
+            }
+            write!(out, "{}", Explained(&config))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(errors) => {
+            writeln!(err, "{errors}")?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// A configuration in words: the settings, then one paragraph a lane.
+#[derive(Debug)]
+pub struct Explained<'a>(pub &'a Config);
+
+impl Display for Explained<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Config {
+            origin,
+            settings,
+            lanes,
+            warnings,
+        } = self.0;
+        let enforced = lanes.iter().filter(|lane| lane.enforces()).count();
+        writeln!(
+            f,
+            "{origin}: {}, {enforced} enforced, {}",
+            counted(lanes.len(), "lane"),
+            counted(warnings.len(), "warning")
+        )?;
+        row(f, "listen", format_args!("http://{}", settings.listen))?;
+        let governed = match settings.scope {
+            Scope::Classes => "processes in the class cgroups",
+            Scope::Host => "every process of the host, as default unless in a class cgroup",
+        };
+        row(f, "governs", governed)?;
+        for class in Class::ALL {
+            row(f, class, settings.classes[class.index()].cgroups.join(", "))?;
+        }
+        let loss = match settings.on_controller_loss {
+            OnLoss::Open => "every gate opens",
+            OnLoss::Closed => "what is held stays held",
+        };
+        row(
+            f,
+            "on loss",
+            format_args!(
+                "{loss} {} after the controller's last sign of life",
+                human(settings.fail_after)
+            ),
+        )?;
+        for lane in lanes {
+            writeln!(f)?;
+            explain_lane(f, lane)?;
+        }
+        Ok(())
+    }
+}
+
+fn explain_lane(f: &mut fmt::Formatter<'_>, lane: &LaneConfig) -> fmt::Result {
+    let rules = &lane.rules;
+    if lane.enforces() {
+        write!(f, "lane {}: {} in flight", lane.name, rules.max_inflight)?;
+        if rules.interactive_reserve > 0 {
+            write!(
+                f,
+                ", {} of them for interactive only",
+                rules.interactive_reserve
+            )?;
+        }
+        writeln!(f)?;
+    } else {
+        writeln!(f, "lane {}: observes only, holds nothing", lane.name)?;
+    }
+    row(f, "endpoints", joined(&lane.endpoints))?;
+    row(
+        f,
+        "udp",
+        match lane.udp {
+            Udp::Block => "blocked",
+            Udp::Allow => "passes",
+        },
+    )?;
+    row(
+        f,
+        "slots",
+        format_args!(
+            "come back after {} idle, {} after an abort; up to {} bytes pass a held request",
+            human(rules.idle_release),
+            human(rules.abort_hold),
+            rules.wake_bytes
+        ),
+    )?;
+    if !lane.enforces() {
+        return Ok(());
+    }
+    row(
+        f,
+        "queue",
+        format_args!(
+            "{} waiters, then connects fail with {}",
+            rules.max_queue,
+            lane.on_full.errno_name()
+        ),
+    )?;
+    row(
+        f,
+        "wait",
+        format_args!("at most {}", by_class(&rules.queue_timeout)),
+    )?;
+    let hold = match rules.connect_hold {
+        ConnectHold::For(Duration::ZERO) => "requests, never connects".to_owned(),
+        ConnectHold::For(time) => format!("connects for {}, then their requests", human(time)),
+        ConnectHold::Always => "connects for the whole wait".to_owned(),
+    };
+    row(f, "holds", hold)?;
+    row(
+        f,
+        "order",
+        format_args!(
+            "by class, then arrival; one class up per {} waited; place kept {} for a reconnect",
+            human(rules.aging),
+            human(rules.ticket_grace)
+        ),
+    )?;
+    let caps = caps(lane);
+    if !caps.is_empty() {
+        row(f, "caps", joined(&caps))?;
+    }
+    if let Some(pace) = &rules.pace {
+        row(f, "pace", joined(&pace_parts(pace)))?;
+    }
+    Ok(())
+}
+
+fn caps(lane: &LaneConfig) -> Vec<String> {
+    let rules = &lane.rules;
+    let classes = Class::ALL.into_iter().filter_map(|class| {
+        let cap = rules.class_cap[class.index()]?;
+        Some(format!("{class} {cap}"))
+    });
+    let accounts = rules.account_cap.map(|cap| format!("each account {cap}"));
+    let overrides = rules
+        .account_overrides
+        .iter()
+        .map(|(name, cap)| format!("account {name} {cap}"));
+    classes.chain(accounts).chain(overrides).collect()
+}
+
+fn pace_parts(pace: &Pace) -> Vec<String> {
+    let mode = match pace.mode {
+        PaceMode::Burst => "bursts within the rate",
+        PaceMode::Even => "evenly spread",
+    };
+    let mut parts = vec![mode.to_owned()];
+    parts.extend(pace.per_second.map(|rate| format!("{rate} per second")));
+    parts.extend(pace.per_minute.map(|rate| format!("{rate} per minute")));
+    if !pace.min_interval.is_zero() {
+        parts.push(format!("at least {} apart", human(pace.min_interval)));
+    }
+    if pace.safety_margin > 0.0 {
+        parts.push(format!("{:.3} of each rate kept free", pace.safety_margin));
+    }
+    if !pace.window_slack.is_zero() {
+        parts.push(format!("windows {} longer", human(pace.window_slack)));
+    }
+    parts
+}
+
+/// One duration if all classes share it.
+fn by_class(times: &[Duration; CLASS_COUNT]) -> String {
+    if times.iter().all(|time| *time == times[0]) {
+        return human(times[0]).to_string();
+    }
+    joined(&Class::ALL.map(|class| format!("{} ({class})", human(times[class.index()]))))
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: impl Display, value: impl Display) -> fmt::Result {
+    // Padded as a string: not every `Display` honours a width.
+    writeln!(f, "  {:<12}{value}", name.to_string())
+}
+
+fn joined(parts: &[impl Display]) -> String {
+    parts
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}

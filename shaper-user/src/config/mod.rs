@@ -1,0 +1,180 @@
+//! The configuration: `shaper.toml` and one file per lane in `lanes.d/`, read with all that is wrong reported at once.
+
+mod diagnostic;
+mod endpoint;
+mod files;
+mod keys;
+mod kind;
+mod lane;
+mod overlap;
+mod reader;
+pub mod resolve;
+mod settings;
+mod suggest;
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use shaper_common::{CLASS_COUNT, MAX_LANES, OnLoss};
+
+pub use diagnostic::{ConfigErrors, Diagnostic, Position, Severity};
+pub use endpoint::{EndpointError, EndpointNote, EndpointSpec, HostPort};
+pub use files::{DEFAULT_DIR, Files, Origin, TextFile};
+pub use keys::{ANY_CLASS, Documented, LANE, Presence, SETTINGS, Schema};
+pub use kind::human;
+
+use crate::policy::LaneRules;
+
+/// A configuration without errors.
+///
+/// Equal to another if it means the same: comments, order, spellings, line numbers and warnings do not count, so a
+/// reload that changes none of the values is one that changes nothing.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub origin: Origin,
+    pub settings: Settings,
+    /// In the order of their names, which are unique.
+    pub lanes: Vec<LaneConfig>,
+    /// What may not do what its author meant.
+    pub warnings: Vec<Diagnostic>,
+}
+
+impl PartialEq for Config {
+    fn eq(&self, other: &Self) -> bool {
+        self.settings == other.settings && self.lanes == other.lanes
+    }
+}
+
+impl Config {
+    /// Reads the text of configuration files. Pure: [`load`] without the file system.
+    ///
+    /// # Errors
+    /// Everything that is wrong in any of the files.
+    pub fn parse(files: &Files) -> Result<Self, ConfigErrors> {
+        let mut diagnostics = Vec::new();
+        let settings = match &files.settings {
+            Some(file) => settings::parse(file, &mut diagnostics),
+            None => Settings::default(),
+        };
+        let parsed: Vec<_> = files
+            .lanes
+            .iter()
+            .filter_map(|file| lane::parse(file, &mut diagnostics))
+            .collect();
+        diagnostics.extend(overlap::find(&parsed));
+        if let Some(file) = files.lanes.get(MAX_LANES as usize) {
+            let what = format!("is one lane too many of {}", files.lanes.len());
+            diagnostics.push(Diagnostic::of_file(
+                &file.path,
+                what,
+                &format!("at most {MAX_LANES} lanes"),
+            ));
+        }
+        if diagnostics.iter().any(Diagnostic::is_error) {
+            return Err(ConfigErrors::new(diagnostics));
+        }
+        let mut lanes: Vec<_> = parsed.into_iter().map(|parsed| parsed.lane).collect();
+        lanes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self {
+            origin: files.origin.clone(),
+            settings,
+            lanes,
+            warnings: diagnostics,
+        })
+    }
+}
+
+/// Loads the configuration in `dir`. `None`: in [`DEFAULT_DIR`], or the built-in example lanes if that is absent.
+///
+/// # Errors
+/// Everything that is wrong with the directory and its files.
+pub fn load(dir: Option<&Path>) -> Result<Config, ConfigErrors> {
+    let files = match dir {
+        Some(dir) => Files::read(dir)?,
+        None => Files::read_or_embedded(Path::new(DEFAULT_DIR))?,
+    };
+    Config::parse(&files)
+}
+
+/// What concerns all lanes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Where metrics, the snapshot and the live page are served.
+    pub listen: SocketAddr,
+    pub scope: Scope,
+    pub on_controller_loss: OnLoss,
+    /// Age of the controller's last sign of life at which it counts as gone. At least a second.
+    pub fail_after: Duration,
+    /// By class.
+    pub classes: [ClassConfig; CLASS_COUNT],
+}
+
+/// Who is governed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Processes in a class cgroup.
+    Classes,
+    /// Every process on the host; those in no class cgroup are class default.
+    Host,
+}
+
+/// Where a class lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassConfig {
+    /// Paths relative to the cgroup2 mount, without a slash at either end; valid patterns of the `glob` crate. Sorted.
+    pub cgroups: Vec<String>,
+}
+
+/// One lane as configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaneConfig {
+    /// Of `[a-z0-9][a-z0-9_-]*`, at most 63 characters.
+    pub name: String,
+    /// At least one; sorted, and none overlaps another of any lane.
+    pub endpoints: Vec<EndpointSpec>,
+    pub rules: LaneRules,
+    pub on_full: OnFull,
+    pub udp: Udp,
+}
+
+impl LaneConfig {
+    /// Whether connections may be held, as opposed to only counted.
+    pub fn enforces(&self) -> bool {
+        self.rules.max_inflight > 0
+    }
+}
+
+/// What `connect()` fails with when the queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFull {
+    Refuse,
+    Unreachable,
+    Timeout,
+}
+
+impl OnFull {
+    /// The positive errno.
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::Refuse => libc::ECONNREFUSED,
+            Self::Unreachable => libc::EHOSTUNREACH,
+            Self::Timeout => libc::ETIMEDOUT,
+        }
+    }
+
+    /// The name of the errno.
+    pub fn errno_name(self) -> &'static str {
+        match self {
+            Self::Refuse => "ECONNREFUSED",
+            Self::Unreachable => "EHOSTUNREACH",
+            Self::Timeout => "ETIMEDOUT",
+        }
+    }
+}
+
+/// Whether UDP to a lane's endpoints passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Udp {
+    /// It does not, so that QUIC cannot bypass the lane.
+    Block,
+    Allow,
+}

@@ -1,0 +1,175 @@
+//! `shaper check`: what it prints of directories as they are found.
+
+use std::{fs, path::Path};
+
+use shaper_user::cli::check;
+
+/// What `shaper check --config DIR` prints on stdout and stderr, `DIR` for the directory, and whether it succeeds.
+fn checked(dir: &Path) -> (String, String, bool) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let code = check::run(Some(dir), &mut out, &mut err).unwrap();
+    let text = |bytes| {
+        String::from_utf8(bytes)
+            .unwrap()
+            .replace(dir.to_str().unwrap(), "DIR")
+    };
+    (
+        text(out),
+        text(err),
+        format!("{code:?}") == format!("{:?}", std::process::ExitCode::SUCCESS),
+    )
+}
+
+fn write(dir: &Path, path: &str, text: impl AsRef<[u8]>) {
+    let path = dir.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_configuration_is_explained_lane_by_lane() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        "shaper.toml",
+        "[classes.bulk]\ncgroups = [\"shaper/bulk\", \"system.slice/docker-*.scope\"]",
+    );
+    write(
+        dir.path(),
+        "lanes.d/reasoning.toml",
+        r#"
+endpoints     = ["https://me:sk-secret@Gateway.internal/v1", "10.1.0.0/16:443", "[fd00::/8]:443"]
+max_inflight  = 6
+max_queue     = 64
+queue_timeout = "300s"
+interactive_reserve = 1
+[class.bulk]
+max_inflight  = 4
+queue_timeout = "600s"
+[account]
+max_inflight  = 3
+overrides     = { acme = 20 }
+[pace]
+mode = "even"
+per_minute = 15
+min_interval = "250ms"
+safety_margin = 0.1
+window_slack = "1500ms"
+"#,
+    );
+    write(
+        dir.path(),
+        "lanes.d/embed.toml",
+        "endpoints = [\"127.0.0.1:4000\"]\nmax_inflight = 0\nudp = \"allow\"",
+    );
+    // Left alone: an editor's lock and backup files, and a lane put aside.
+    write(dir.path(), "lanes.d/.#embed.toml", "x");
+    write(dir.path(), "lanes.d/embed.toml~", "x");
+    write(dir.path(), "lanes.d/old.toml.off", "x");
+
+    let (out, err, success) = checked(dir.path());
+    assert!(success);
+    assert_eq!(
+        err,
+        "warning: DIR/lanes.d/reasoning.toml:2:18: `endpoints`: gateway.internal:443 was written with credentials or a query, which are not used
+  help: remove them from the file: shaper never needs them
+"
+    );
+    assert_eq!(
+        out,
+        "DIR: 2 lanes, 1 enforced, 1 warning
+  listen      http://127.0.0.1:9797
+  governs     processes in the class cgroups
+  interactive shaper/interactive
+  default     shaper/default
+  bulk        shaper/bulk, system.slice/docker-*.scope
+  on loss     every gate opens 5s after the controller's last sign of life
+
+lane embed: observes only, holds nothing
+  endpoints   127.0.0.1:4000
+  udp         passes
+  slots       come back after 2s idle, 15s after an abort; up to 128 bytes pass a held request
+
+lane reasoning: 6 in flight, 1 of them for interactive only
+  endpoints   10.1.0.0/16:443, [fd00::/8]:443, gateway.internal:443
+  udp         blocked
+  slots       come back after 2s idle, 15s after an abort; up to 128 bytes pass a held request
+  queue       64 waiters, then connects fail with ECONNREFUSED
+  wait        at most 5m (interactive), 5m (default), 10m (bulk)
+  holds       connects for 4s, then their requests
+  order       by class, then arrival; one class up per 1m waited; place kept 10s for a reconnect
+  caps        bulk 4, each account 3, account acme 20
+  pace        evenly spread, 15 per minute, at least 250ms apart, 0.100 of each rate kept free, windows 1s 500ms longer
+"
+    );
+}
+
+#[test]
+fn a_configuration_with_errors_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        "lanes.d/a.toml",
+        "endpoints = [\"a.test:1\"]\nmax_inflight = 1",
+    );
+    let (out, err, success) = checked(dir.path());
+    assert!(!success);
+    assert_eq!(out, "");
+    assert_eq!(
+        err,
+        "error: DIR/lanes.d/a.toml:2:16: `max_queue`: is missing, and max_inflight = 1 needs it
+  help: add `max_queue`: a whole number from 0 to 65536
+error: DIR/lanes.d/a.toml:2:16: `queue_timeout`: is missing, and max_inflight = 1 needs it
+  help: add `queue_timeout`: a duration with its unit (ms, s, m, h) from \"1ms\" to \"1day\"
+2 errors in the configuration
+"
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, err, success) = checked(&dir.path().join("absent"));
+    assert!(
+        !success
+            && err.starts_with(
+                "error: DIR: is not a configuration directory\n  help: a directory with"
+            ),
+        "{err}"
+    );
+
+    let (_, err, success) = checked(dir.path());
+    assert!(
+        !success && err.contains("error: DIR/lanes.d: cannot be listed: No such file"),
+        "{err}"
+    );
+
+    write(dir.path(), "lanes.d/binary.toml", [0xff, 0xfe]);
+    write(dir.path(), "lanes.d/large.toml", vec![b'#'; (1 << 20) + 1]);
+    fs::create_dir(dir.path().join("lanes.d/dir.toml")).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path().join("shaper.toml")).unwrap();
+    let (_, err, success) = checked(dir.path());
+    assert!(!success);
+    for part in [
+        "error: DIR/lanes.d/binary.toml: is not UTF-8",
+        "error: DIR/lanes.d/large.toml: has 1048577 bytes",
+        "error: DIR/lanes.d/dir.toml: is not a regular file",
+        "error: DIR/shaper.toml: cannot be read: No such file",
+        "4 errors in the configuration",
+    ] {
+        assert!(err.contains(part), "{err}\nlacks {part}");
+    }
+}
+
+/// No lane at all is a configuration that governs nothing (E10).
+#[test]
+fn an_empty_lane_directory_is_a_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("lanes.d")).unwrap();
+    let (out, err, success) = checked(dir.path());
+    assert!(success && err.is_empty(), "{err}");
+    assert!(
+        out.starts_with("DIR: 0 lanes, 0 enforced, 0 warnings\n"),
+        "{out}"
+    );
+}
