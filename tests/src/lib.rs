@@ -1,1 +1,21 @@
+//! The harness of the end-to-end scenarios in `tests/*.rs`.
+//!
+//! A scenario sets a [`stage::Stage`] (root, cgroup2, its own cgroups, its turn), starts a
+//! [`gateway::Gateway`] that measures what reaches it, starts the real binary as a
+//! [`controller::Controller`], lets unmodified [`client`]s run in the stage's cgroups, and asserts on what
+//! the gateway, the clients and the controller's own interfaces say. Everything a scenario creates goes
+//! away with the value that stands for it, also when the scenario fails.
 
+pub mod cgroup;
+pub mod client;
+pub mod clock;
+pub mod controller;
+pub mod gateway;
+pub mod kernel_state;
+pub mod lane_file;
+pub mod metrics;
+pub mod netns;
+pub mod process;
+pub mod snapshot;
+pub mod stage;
+pub mod tools;

@@ -1,0 +1,341 @@
+//! The real binary under test: started on a configuration of its own, asked through its outer interfaces,
+//! and stopped or killed.
+
+use std::fs::{self, Permissions};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::cgroup::cgroup2_mounts;
+use crate::clock::poll_until;
+use crate::metrics::Metrics;
+use crate::process::{Finished, Process};
+use crate::snapshot::{Lane, Snapshot};
+use crate::stage::Stage;
+use crate::tools;
+
+const START_PATIENCE: Duration = Duration::from_secs(20);
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running `shaper run`; killed when dropped.
+#[derive(Debug)]
+pub struct Controller {
+    process: Process,
+    http: SocketAddr,
+    setup: Setup,
+}
+
+/// A controller in the making.
+#[derive(Debug)]
+pub struct ControllerBuilder {
+    setup: Setup,
+    command: Command,
+    http: SocketAddr,
+}
+
+/// The files and names of one controller instance. Shared with a second controller of the same instance.
+#[derive(Debug)]
+struct Setup {
+    directory: TempDir,
+    config: PathBuf,
+    instance: String,
+}
+
+impl Setup {
+    fn control(&self) -> PathBuf {
+        self.directory.path().join("control.sock")
+    }
+
+    /// `shaper run` with everything it needs but the privileges.
+    fn command(&self, binary: &Path, http: SocketAddr) -> Command {
+        let mut command = Command::new(binary);
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(&self.config)
+            .arg("--listen")
+            .arg(http.to_string())
+            .arg("--control")
+            .arg(self.control())
+            .arg("--instance")
+            .arg(&self.instance)
+            .arg("--state")
+            .arg(self.directory.path().join("state"));
+        command
+    }
+}
+
+impl Controller {
+    /// A controller whose classes are the stage's cgroups.
+    pub fn builder(stage: &Stage) -> Result<ControllerBuilder> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let directory = tempfile::tempdir().context("cannot make a directory")?;
+        // Readable by the unprivileged user of `as_nobody`.
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755))
+            .context("cannot open the directory to others")?;
+        let setup = Setup {
+            config: directory.path().join("config"),
+            instance: format!(
+                "test-{}-{}",
+                process::id(),
+                COUNT.fetch_add(1, Ordering::Relaxed)
+            ),
+            directory,
+        };
+        fs::create_dir_all(setup.config.join("lanes.d")).context("cannot make lanes.d")?;
+        let http = free_port()?;
+        let builder = ControllerBuilder {
+            command: setup.command(&tools::shaper()?, http),
+            setup,
+            http,
+        };
+        let class =
+            |name: &str, cgroup: &str| format!("[classes.{name}]\ncgroups = [\"{cgroup}\"]\n");
+        builder.settings(&format!(
+            "{}{}{}",
+            class("interactive", stage.interactive.relative()),
+            class("default", stage.default.relative()),
+            class("bulk", stage.bulk.relative()),
+        ))
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.process.pid()
+    }
+
+    /// The control socket, for `--control`.
+    pub fn control(&self) -> PathBuf {
+        self.setup.control()
+    }
+
+    /// The configuration directory, for reloads.
+    pub fn config(&self) -> &Path {
+        &self.setup.config
+    }
+
+    /// What the controller has logged until now.
+    pub fn log(&self) -> String {
+        self.process.said()
+    }
+
+    /// A second controller of the same instance: same configuration, same names, another HTTP port.
+    pub fn run_second(&self) -> Result<Finished> {
+        let mut command = self.setup.command(&tools::shaper()?, free_port()?);
+        Process::spawn("the second controller", &mut command)?.finish(START_PATIENCE)
+    }
+
+    /// `GET /api/lanes`.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let text = self.get("/api/lanes")?;
+        serde_json::from_str(&text).with_context(|| format!("unexpected /api/lanes: {text}"))
+    }
+
+    /// One lane of [`Controller::snapshot`].
+    pub fn lane(&self, name: &str) -> Result<Lane> {
+        let snapshot = self.snapshot()?;
+        snapshot
+            .lanes
+            .into_iter()
+            .find(|lane| lane.lane == name)
+            .with_context(|| format!("/api/lanes has no lane {name:?}"))
+    }
+
+    /// `GET /metrics`.
+    pub fn metrics(&self) -> Result<Metrics> {
+        Ok(Metrics::parse(&self.get("/metrics")?))
+    }
+
+    /// Polls a lane until it is as wanted.
+    ///
+    /// # Errors
+    /// If it is not within ten seconds; the message shows the lane and the controller's log.
+    pub fn wait_until(&self, name: &str, wanted: impl Fn(&Lane) -> bool) -> Result<Lane> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let mut last = None;
+        poll_until(PATIENCE, || match self.lane(name) {
+            Ok(lane) if wanted(&lane) => Some(Ok(lane)),
+            Ok(lane) => {
+                last = Some(lane);
+                None
+            }
+            Err(error) => Some(Err(error)),
+        })
+        .unwrap_or_else(|| {
+            Err(anyhow!(
+                "lane {name:?} did not get there within {PATIENCE:?}; it is {last:#?}; the log:\n{}",
+                self.log()
+            ))
+        })
+    }
+
+    /// Polls until the lane has `inflight` in flight and `queued` waiting.
+    pub fn wait_for(&self, name: &str, inflight: usize, queued: usize) -> Result<Lane> {
+        self.wait_until(name, |lane| {
+            lane.inflight == inflight && lane.queued == queued
+        })
+        .with_context(|| format!("waiting for {inflight} in flight and {queued} queued"))
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.process.signal(signal)
+    }
+
+    /// SIGKILL: no chance to clean up.
+    pub fn kill9(self) -> Result<()> {
+        self.process.kill9()
+    }
+
+    /// A clean stop by SIGTERM; see [`Controller::stop_by`].
+    pub fn stop(self) -> Result<String> {
+        self.stop_by(Signal::SIGTERM)
+    }
+
+    /// Sends SIGTERM or SIGINT, waits for the end, and returns the log.
+    ///
+    /// # Errors
+    /// If the end does not come in time or the exit code is not 0.
+    pub fn stop_by(self, signal: Signal) -> Result<String> {
+        self.process.signal(signal)?;
+        let finished = self.process.finish(STOP_PATIENCE)?;
+        ensure!(
+            finished.exit_code()? == 0,
+            "the controller ended with {}; the log:\n{}{}",
+            finished.status,
+            finished.stdout,
+            finished.stderr
+        );
+        Ok(finished.stdout + &finished.stderr)
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        get(self.http, path).with_context(|| format!("the controller's log:\n{}", self.log()))
+    }
+}
+
+impl ControllerBuilder {
+    /// The text of `lanes.d/NAME.toml`.
+    pub fn lane(self, name: &str, toml: impl Into<String>) -> Result<Self> {
+        let path = self.setup.config.join(format!("lanes.d/{name}.toml"));
+        fs::write(&path, toml.into())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(self)
+    }
+
+    /// More of `shaper.toml`, put before what is there: bare keys go to the top of a TOML file.
+    pub fn settings(self, toml: &str) -> Result<Self> {
+        let path = self.setup.config.join("shaper.toml");
+        let present = fs::read_to_string(&path).unwrap_or_default();
+        fs::write(&path, format!("{toml}\n{present}"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(self)
+    }
+
+    /// Another configuration directory, for one that is not there.
+    pub fn config_at(mut self, path: &Path) -> Result<Self> {
+        self.setup.config = path.to_owned();
+        self.command = self.setup.command(&tools::shaper()?, self.http);
+        Ok(self)
+    }
+
+    /// Runs as the user `nobody`, without capabilities.
+    pub fn as_nobody(mut self) -> Result<Self> {
+        const NOBODY: u32 = 65534;
+        // A copy, because the build directory may lie where nobody may go.
+        let binary = self.setup.directory.path().join("shaper");
+        fs::copy(tools::shaper()?, &binary).context("cannot copy the controller's binary")?;
+        fs::set_permissions(&binary, Permissions::from_mode(0o755))
+            .context("cannot make the copy executable")?;
+        self.command = self.setup.command(&binary, self.http);
+        self.command.uid(NOBODY).gid(NOBODY).current_dir("/");
+        Ok(self)
+    }
+
+    /// Runs in a mount namespace in which cgroup v2 is not mounted.
+    pub fn without_cgroup2(mut self) -> Result<Self> {
+        let table =
+            fs::read_to_string("/proc/self/mounts").context("cannot read the mount table")?;
+        let mounts: Vec<PathBuf> = cgroup2_mounts(&table).collect();
+        let none: Option<&str> = None;
+        // SAFETY: between fork and exec the closure makes plain system calls. nix turns the paths into C strings on
+        // the stack (they are shorter than its 1024 bytes), so nothing is allocated.
+        unsafe {
+            self.command.pre_exec(move || {
+                unshare(CloneFlags::CLONE_NEWNS)?;
+                mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+                for mount in &mounts {
+                    umount2(mount, MntFlags::MNT_DETACH)?;
+                }
+                Ok(())
+            });
+        }
+        Ok(self)
+    }
+
+    /// Starts the controller and waits until it is healthy.
+    ///
+    /// # Errors
+    /// If it ends or is not healthy in time; the message shows its log.
+    pub fn start(mut self) -> Result<Controller> {
+        let mut process = Process::spawn("the controller", &mut self.command)?;
+        let healthy = poll_until(START_PATIENCE, || match process.ended() {
+            Ok(None) => get(self.http, "/healthz").ok().map(|_| Ok(())),
+            Ok(Some(status)) => Some(Err(anyhow!("the controller ended at once with {status}"))),
+            Err(error) => Some(Err(error)),
+        });
+        match healthy {
+            Some(Ok(())) => Ok(Controller {
+                process,
+                http: self.http,
+                setup: self.setup,
+            }),
+            Some(Err(error)) => {
+                let finished = process.finish(STOP_PATIENCE)?;
+                Err(error.context(format!("its log:\n{}{}", finished.stdout, finished.stderr)))
+            }
+            None => bail!(
+                "the controller is not healthy after {START_PATIENCE:?}; its log:\n{}",
+                process.said()
+            ),
+        }
+    }
+
+    /// Runs the controller to the end that it is expected to find by itself.
+    ///
+    /// # Errors
+    /// If it is still running after a while, which means that it took what it should have refused.
+    pub fn run_to_its_end(mut self) -> Result<Finished> {
+        Process::spawn("the controller", &mut self.command)?.finish(START_PATIENCE)
+    }
+}
+
+/// The body of a 200 answer.
+fn get(http: SocketAddr, path: &str) -> Result<String> {
+    const TIMEOUT: Duration = Duration::from_secs(5);
+    let url = format!("http://{http}{path}");
+    ureq::get(&url)
+        .config()
+        .proxy(None)
+        .timeout_global(Some(TIMEOUT))
+        .build()
+        .call()
+        .and_then(|mut answer| answer.body_mut().read_to_string())
+        .with_context(|| format!("GET {url} failed"))
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .context("cannot find a free port")
+}

@@ -1,0 +1,158 @@
+//! What the gateway answers, and when.
+
+use std::time::Duration;
+
+use super::latch::Latch;
+
+/// One request as the gateway understood it, for a closure that chooses the answer.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    /// The client's `X-Label` header.
+    pub label: Option<String>,
+}
+
+/// The answer to one request.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub(super) not_before: Option<Latch>,
+    pub(super) service_time: ServiceTime,
+    pub(super) status: Status,
+    pub(super) headers: String,
+    pub(super) body: Body,
+    pub(super) afterwards: Afterwards,
+}
+
+/// How long the gateway works on a request before the first byte of its answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ServiceTime {
+    Lasting(Duration),
+    /// No answer at all.
+    Endless,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Status {
+    Ok,
+    TooManyRequests,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Body {
+    /// With a `Content-Length`, of so many bytes.
+    Sized { bytes: usize },
+    /// Server-sent events as a chunked stream, one chunk an event, `gap` before each but the first, the last chunk
+    /// written by itself.
+    Events { count: usize, gap: Duration },
+}
+
+/// What becomes of the connection after the answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Afterwards {
+    KeepAlive,
+    Close,
+}
+
+impl Answer {
+    /// 200 with a small body and a kept-alive connection, without delay.
+    pub fn at_once() -> Self {
+        Self::after(Duration::ZERO)
+    }
+
+    /// As [`Answer::at_once`], after a service time.
+    pub fn after(service_time: Duration) -> Self {
+        Self::with(ServiceTime::Lasting(service_time))
+    }
+
+    /// As [`Answer::at_once`], once the latch is open.
+    pub fn once_open(latch: &Latch) -> Self {
+        Self::at_once().not_before(latch)
+    }
+
+    /// Nothing, ever: the client gives up or the gateway stops.
+    pub fn never() -> Self {
+        Self::with(ServiceTime::Endless)
+    }
+
+    /// 429 with a `Retry-After` of whole seconds.
+    pub fn too_many_requests(retry_after: Duration) -> Self {
+        Self {
+            status: Status::TooManyRequests,
+            headers: format!("Retry-After: {}\r\n", retry_after.as_secs()),
+            ..Self::at_once()
+        }
+    }
+
+    /// The service time begins when the latch is open, or at once if it is open already.
+    #[must_use]
+    pub fn not_before(self, latch: &Latch) -> Self {
+        Self {
+            not_before: Some(latch.clone()),
+            ..self
+        }
+    }
+
+    /// A body of `bytes` with a `Content-Length`.
+    #[must_use]
+    pub fn sized(self, bytes: usize) -> Self {
+        Self {
+            body: Body::Sized { bytes },
+            ..self
+        }
+    }
+
+    /// A chunked stream of `count` server-sent events, `gap` apart.
+    #[must_use]
+    pub fn events(self, count: usize, gap: Duration) -> Self {
+        Self {
+            body: Body::Events { count, gap },
+            ..self
+        }
+    }
+
+    /// `Connection: close`.
+    #[must_use]
+    pub fn closing(self) -> Self {
+        Self {
+            afterwards: Afterwards::Close,
+            ..self
+        }
+    }
+
+    fn with(service_time: ServiceTime) -> Self {
+        const SMALL: usize = 64;
+        Self {
+            not_before: None,
+            service_time,
+            status: Status::Ok,
+            headers: String::new(),
+            body: Body::Sized { bytes: SMALL },
+            afterwards: Afterwards::KeepAlive,
+        }
+    }
+
+    /// The status line and headers.
+    pub(super) fn head(&self) -> String {
+        let status = match self.status {
+            Status::Ok => "200 OK",
+            Status::TooManyRequests => "429 Too Many Requests",
+        };
+        let connection = match self.afterwards {
+            Afterwards::KeepAlive => "keep-alive",
+            Afterwards::Close => "close",
+        };
+        let framing = match self.body {
+            Body::Sized { bytes } => {
+                format!("Content-Type: text/plain\r\nContent-Length: {bytes}")
+            }
+            Body::Events { .. } => {
+                "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked".to_owned()
+            }
+        };
+        format!(
+            "HTTP/1.1 {status}\r\nConnection: {connection}\r\n{framing}\r\n{}\r\n",
+            self.headers
+        )
+    }
+}

@@ -1,0 +1,33 @@
+//! A door that opens once and lets everybody through who waits at it, usable with poll(2).
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Shut until opened, then open for good. Clones are the same door.
+#[derive(Clone, Debug)]
+pub struct Latch(Arc<EventFd>);
+
+impl Latch {
+    /// A shut latch.
+    ///
+    /// # Panics
+    /// If the process is out of file descriptors.
+    pub fn shut() -> Self {
+        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .expect("a file descriptor for a latch");
+        Self(Arc::new(event))
+    }
+
+    /// Opens it. Nobody reads the counter, so it stays readable, that is, open.
+    pub fn open(&self) {
+        self.0.write(1).expect("far from the counter's end");
+    }
+}
+
+impl AsFd for Latch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,36 @@
+//! The controller's picture of its lanes, as `GET /api/lanes` tells it; only what scenarios look at.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Snapshot {
+    pub version: String,
+    pub enabled: bool,
+    pub lanes: Vec<Lane>,
+}
+
+/// One lane. Counts by priority are keyed `interactive`, `default` and `bulk`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Lane {
+    pub lane: String,
+    pub mode: String,
+    pub limit: usize,
+    pub effective_limit: usize,
+    pub inflight: usize,
+    pub inflight_by_priority: BTreeMap<String, usize>,
+    pub idle_connections: usize,
+    pub queued: usize,
+    pub queued_by_priority: BTreeMap<String, usize>,
+    pub oldest_wait_s: Option<f64>,
+    pub saturated: bool,
+    pub diagnosis: String,
+}
+
+impl Lane {
+    /// Nobody in flight and nobody waiting.
+    pub fn is_quiet(&self) -> bool {
+        self.inflight == 0 && self.queued == 0
+    }
+}
