@@ -15,23 +15,41 @@ use crate::{
     policy::{ConnectHold, Pace, PaceMode},
 };
 
+/// Whether a configuration can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It can, though there may be warnings.
+    Usable,
+    /// It has errors.
+    Broken,
+}
+
+impl From<Verdict> for ExitCode {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Usable => Self::SUCCESS,
+            Verdict::Broken => Self::FAILURE,
+        }
+    }
+}
+
 /// Prints the configuration in `dir` (`None`: the default one) as shaper understands it on `out`, and what is wrong
-/// with it on `err`. Fails with exit code 1 if there is an error.
+/// with it on `err`.
 ///
 /// # Errors
 /// Those of writing.
-pub fn run(dir: Option<&Path>, out: &mut impl Write, err: &mut impl Write) -> io::Result<ExitCode> {
+pub fn run(dir: Option<&Path>, out: &mut impl Write, err: &mut impl Write) -> io::Result<Verdict> {
     match config::load(dir) {
         Ok(config) => {
             for warning in &config.warnings {
                 writeln!(err, "{warning}")?;
             }
             write!(out, "{}", Explained(&config))?;
-            Ok(ExitCode::SUCCESS)
+            Ok(Verdict::Usable)
         }
         Err(errors) => {
             writeln!(err, "{errors}")?;
-            Ok(ExitCode::FAILURE)
+            Ok(Verdict::Broken)
         }
     }
 }

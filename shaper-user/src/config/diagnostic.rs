@@ -17,9 +17,11 @@ impl Position {
     /// Where what concerns a file as a whole is reported: a missing key has no place of its own.
     pub const START: Self = Self { line: 1, column: 1 };
 
-    /// The position of a byte offset. An offset behind the end is the end.
+    /// The position of a byte offset. An offset behind the end is the end, one inside a character that character's.
     pub fn of(source: &str, span: &Range<usize>) -> Self {
-        let before = &source[..source.floor_char_boundary(span.start)];
+        let is_boundary = |at: &usize| source.is_char_boundary(*at);
+        let start = (0..=span.start.min(source.len())).rev().find(is_boundary);
+        let before = &source[..start.unwrap_or(0)];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Self {
             line: before.matches('\n').count() + 1,
@@ -104,6 +106,15 @@ pub struct ConfigErrors {
 impl ConfigErrors {
     pub(super) fn new(diagnostics: Vec<Diagnostic>) -> Self {
         Self { diagnostics }
+    }
+
+    /// One error about a file or directory as such.
+    pub(super) fn of_file(file: &Path, what: impl fmt::Display, help: &str) -> Self {
+        Self::new(vec![Diagnostic::of_file(file, what, help)])
+    }
+
+    pub(super) fn into_diagnostics(self) -> Vec<Diagnostic> {
+        self.diagnostics
     }
 
     pub fn diagnostics(&self) -> &[Diagnostic] {

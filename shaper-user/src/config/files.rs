@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::diagnostic::{ConfigErrors, Diagnostic};
+use super::diagnostic::ConfigErrors;
 
 /// Where the configuration is unless told otherwise.
 pub const DEFAULT_DIR: &str = "/etc/shaper";
@@ -94,26 +94,20 @@ impl Files {
     /// # Errors
     /// A missing directory, and every file that cannot be read.
     pub fn read(dir: &Path) -> Result<Self, ConfigErrors> {
+        let lane_paths = lane_paths(dir)?;
         let mut problems = Vec::new();
-        let mut keep = |read: Result<TextFile, Diagnostic>| {
-            read.map_err(|problem| problems.push(problem)).ok()
+        let mut read = |path| {
+            let keep = |errors: ConfigErrors| problems.extend(errors.into_diagnostics());
+            read_file(path).map_err(keep).ok()
         };
-
         let settings_path = dir.join(SETTINGS_FILE);
-        let has_settings = !matches!(fs::symlink_metadata(&settings_path), Err(e) if e.kind() == io::ErrorKind::NotFound);
-        let settings = has_settings
-            .then(|| keep(read_file(settings_path)))
-            .flatten();
-        let lanes = match lane_paths(dir) {
-            Ok(paths) => paths
-                .into_iter()
-                .filter_map(|path| keep(read_file(path)))
-                .collect(),
-            Err(problem) => {
-                problems.push(problem);
-                Vec::new()
-            }
+        // A link that leads nowhere is there, and an error.
+        let has_settings = match fs::symlink_metadata(&settings_path) {
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+            Ok(_) => true,
         };
+        let settings = has_settings.then(|| read(settings_path)).flatten();
+        let lanes = lane_paths.into_iter().filter_map(read).collect();
         if !problems.is_empty() {
             return Err(ConfigErrors::new(problems));
         }
@@ -126,17 +120,17 @@ impl Files {
 }
 
 /// The lane files of a configuration directory, sorted.
-fn lane_paths(dir: &Path) -> Result<Vec<PathBuf>, Diagnostic> {
+fn lane_paths(dir: &Path) -> Result<Vec<PathBuf>, ConfigErrors> {
     let lanes_dir = dir.join(LANES_DIR);
     let unreadable = |error: io::Error| {
         if !dir.is_dir() {
-            return Diagnostic::of_file(
+            return ConfigErrors::of_file(
                 dir,
                 "is not a configuration directory",
                 "a directory with lanes.d/NAME.toml, one file for each lane, and optionally shaper.toml",
             );
         }
-        Diagnostic::of_file(
+        ConfigErrors::of_file(
             &lanes_dir,
             format!("cannot be listed: {error}"),
             "a readable directory with one NAME.toml for each lane; it may be empty",
@@ -160,8 +154,8 @@ fn lane_paths(dir: &Path) -> Result<Vec<PathBuf>, Diagnostic> {
     Ok(paths)
 }
 
-fn read_file(path: PathBuf) -> Result<TextFile, Diagnostic> {
-    let problem = |what: String, help: &str| Diagnostic::of_file(&path, what, help);
+fn read_file(path: PathBuf) -> Result<TextFile, ConfigErrors> {
+    let problem = |what: String, help: &str| ConfigErrors::of_file(&path, what, help);
     let metadata = fs::metadata(&path)
         .map_err(|e| problem(format!("cannot be read: {e}"), "a readable file"))?;
     if !metadata.is_file() {

@@ -364,7 +364,7 @@ pub mod settings {
         presence: Presence::Default("\"5s\""),
         meaning: "Age of the controller's last sign of life at which it counts as gone.",
     };
-    /// Its default differs by class, see [`super::super::settings::default_cgroup`].
+    /// The default differs by class, so it is not in this table as a value: see `Settings::default`.
     pub const CLASS_CGROUPS: Key<Cgroups> = Key {
         path: "classes.<class>.cgroups",
         kind: Cgroups,

@@ -17,8 +17,18 @@ pub struct Fault {
     /// Bytes of the source.
     pub span: Range<usize>,
     pub what: String,
-    /// What would be right, where that is more than [`Kind::expected`].
-    pub help: Option<String>,
+    pub help: Help,
+}
+
+/// What would be right.
+#[derive(Debug)]
+pub enum Help {
+    /// What [`Kind::expected`] says.
+    Expected,
+    /// This, then what [`Kind::expected`] says.
+    First(String),
+    /// This alone.
+    Only(String),
 }
 
 impl Fault {
@@ -26,7 +36,7 @@ impl Fault {
         Self {
             span: value.span(),
             what: what.into(),
-            help: None,
+            help: Help::Expected,
         }
     }
 
@@ -34,8 +44,15 @@ impl Fault {
         Self::new(value, format!("is {}", with_article(value.get_ref())))
     }
 
+    /// A number where a duration should be.
+    fn no_unit(value: &Spanned<DeValue<'_>>, shown: &str, number: &str) -> Self {
+        let mut fault = Self::new(value, format!("{shown} has no unit"));
+        fault.help = Help::First(format!("say \"{number}s\" for seconds"));
+        fault
+    }
+
     fn with_help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
+        self.help = Help::Only(help.into());
         self
     }
 }
@@ -164,23 +181,14 @@ impl Time {
         let text = match value.get_ref() {
             DeValue::String(text) => text,
             DeValue::Integer(number) => {
-                return Err(
-                    Fault::new(value, format!("{number} has no unit")).with_help(format!(
-                        "say \"{number}s\" for seconds; {}",
-                        self.expected()
-                    )),
-                );
+                let number = number.to_string();
+                return Err(Fault::no_unit(value, &number, &number));
             }
             _ => return Err(Fault::wrong_type(value)),
         };
         let number = text.trim();
         if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
-            return Err(
-                Fault::new(value, format!("\"{number}\" has no unit")).with_help(format!(
-                    "say \"{number}s\" for seconds; {}",
-                    self.expected()
-                )),
-            );
+            return Err(Fault::no_unit(value, &format!("\"{number}\""), number));
         }
         if number.starts_with('-') {
             return Err(Fault::new(value, "is negative"));

@@ -14,9 +14,12 @@ use toml::{
 use super::{
     diagnostic::{Diagnostic, Position, Severity, quotable},
     keys::{ANY_CLASS, Documented, Key, LANE, Presence, SETTINGS, Schema},
-    kind::{Kind, with_article},
+    kind::{Help, Kind, with_article},
     suggest::nearest,
 };
+
+/// Lines of one file whose syntax errors are reported. One bracket too few makes an error of every line after it.
+const MAX_SYNTAX_ERRORS: usize = 3;
 
 /// A value and where it stands.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +41,8 @@ impl<'a> Reader<'a> {
     /// Parses the file and reports every key that the schema does not know.
     ///
     /// # Errors
-    /// All syntax errors. A file that has any is looked at no further: what follows would be guesses.
+    /// Syntax errors: the first of each line, and not many. A file that has any is looked at no further, for what
+    /// follows would be guesses.
     pub fn new(
         file: &'a Path,
         source: &'a str,
@@ -51,11 +55,16 @@ impl<'a> Reader<'a> {
             root: root.into_inner(),
             diagnostics: Vec::new(),
         };
+        let mut lines = Vec::new();
         for error in &errors {
-            let span = error.span().unwrap_or(source.len()..source.len());
+            let at = reader.position(&error.span().unwrap_or(source.len()..source.len()));
+            if lines.contains(&at.line) || lines.len() == MAX_SYNTAX_ERRORS {
+                continue;
+            }
+            lines.push(at.line);
             reader.report(
                 Severity::Error,
-                reader.position(&span),
+                at,
                 None,
                 format!("not valid TOML: {}", one_line(error.message())),
                 "KEY = VALUE lines and [TABLE] headers; strings and durations in double quotes"
@@ -99,7 +108,11 @@ impl<'a> Reader<'a> {
             Err(faults) => {
                 for fault in faults {
                     let at = self.position(&fault.span);
-                    let help = fault.help.unwrap_or_else(|| key.kind.expected());
+                    let help = match fault.help {
+                        Help::Expected => key.kind.expected(),
+                        Help::First(first) => format!("{first}; {}", key.kind.expected()),
+                        Help::Only(help) => help,
+                    };
                     self.report(Severity::Error, at, Some(path.to_owned()), fault.what, help);
                 }
                 None

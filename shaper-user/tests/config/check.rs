@@ -2,22 +2,18 @@
 
 use std::{fs, path::Path};
 
-use shaper_user::cli::check;
+use shaper_user::cli::check::{self, Verdict};
 
-/// What `shaper check --config DIR` prints on stdout and stderr, `DIR` for the directory, and whether it succeeds.
-fn checked(dir: &Path) -> (String, String, bool) {
+/// What `shaper check --config DIR` prints on stdout and stderr, `DIR` for the directory, and its verdict.
+fn checked(dir: &Path) -> (String, String, Verdict) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = check::run(Some(dir), &mut out, &mut err).unwrap();
+    let verdict = check::run(Some(dir), &mut out, &mut err).unwrap();
     let text = |bytes| {
         String::from_utf8(bytes)
             .unwrap()
             .replace(dir.to_str().unwrap(), "DIR")
     };
-    (
-        text(out),
-        text(err),
-        format!("{code:?}") == format!("{:?}", std::process::ExitCode::SUCCESS),
-    )
+    (text(out), text(err), verdict)
 }
 
 fn write(dir: &Path, path: &str, text: impl AsRef<[u8]>) {
@@ -67,8 +63,8 @@ window_slack = "1500ms"
     write(dir.path(), "lanes.d/embed.toml~", "x");
     write(dir.path(), "lanes.d/old.toml.off", "x");
 
-    let (out, err, success) = checked(dir.path());
-    assert!(success);
+    let (out, err, verdict) = checked(dir.path());
+    assert_eq!(verdict, Verdict::Usable);
     assert_eq!(
         err,
         "warning: DIR/lanes.d/reasoning.toml:2:18: `endpoints`: gateway.internal:443 was written with credentials or a query, which are not used
@@ -112,8 +108,8 @@ fn a_configuration_with_errors_fails() {
         "lanes.d/a.toml",
         "endpoints = [\"a.test:1\"]\nmax_inflight = 1",
     );
-    let (out, err, success) = checked(dir.path());
-    assert!(!success);
+    let (out, err, verdict) = checked(dir.path());
+    assert_eq!(verdict, Verdict::Broken);
     assert_eq!(out, "");
     assert_eq!(
         err,
@@ -129,18 +125,19 @@ error: DIR/lanes.d/a.toml:2:16: `queue_timeout`: is missing, and max_inflight = 
 #[test]
 fn what_cannot_be_read_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, err, success) = checked(&dir.path().join("absent"));
+    let (_, err, verdict) = checked(&dir.path().join("absent"));
     assert!(
-        !success
+        verdict == Verdict::Broken
             && err.starts_with(
                 "error: DIR: is not a configuration directory\n  help: a directory with"
             ),
         "{err}"
     );
 
-    let (_, err, success) = checked(dir.path());
+    let (_, err, verdict) = checked(dir.path());
     assert!(
-        !success && err.contains("error: DIR/lanes.d: cannot be listed: No such file"),
+        verdict == Verdict::Broken
+            && err.contains("error: DIR/lanes.d: cannot be listed: No such file"),
         "{err}"
     );
 
@@ -148,8 +145,8 @@ fn what_cannot_be_read_is_an_error() {
     write(dir.path(), "lanes.d/large.toml", vec![b'#'; (1 << 20) + 1]);
     fs::create_dir(dir.path().join("lanes.d/dir.toml")).unwrap();
     std::os::unix::fs::symlink("nowhere", dir.path().join("shaper.toml")).unwrap();
-    let (_, err, success) = checked(dir.path());
-    assert!(!success);
+    let (_, err, verdict) = checked(dir.path());
+    assert_eq!(verdict, Verdict::Broken);
     for part in [
         "error: DIR/lanes.d/binary.toml: is not UTF-8",
         "error: DIR/lanes.d/large.toml: has 1048577 bytes",
@@ -166,8 +163,8 @@ fn what_cannot_be_read_is_an_error() {
 fn an_empty_lane_directory_is_a_configuration() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("lanes.d")).unwrap();
-    let (out, err, success) = checked(dir.path());
-    assert!(success && err.is_empty(), "{err}");
+    let (out, err, verdict) = checked(dir.path());
+    assert!(verdict == Verdict::Usable && err.is_empty(), "{err}");
     assert!(
         out.starts_with("DIR: 0 lanes, 0 enforced, 0 warnings\n"),
         "{out}"

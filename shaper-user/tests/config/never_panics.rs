@@ -1,7 +1,7 @@
 //! Whatever the files hold, the answer is a configuration or a list of errors.
 
 use proptest::prelude::*;
-use shaper_user::config::{ConfigErrors, EndpointSpec, Files};
+use shaper_user::config::{ConfigErrors, EndpointSpec};
 
 use crate::parse;
 
@@ -124,5 +124,4 @@ proptest! {
 #[test]
 fn the_lane_that_is_mutated_is_right() {
     assert_eq!(parse(&[("lanes.d/a.toml", LANE)]).unwrap().warnings, []);
-    assert_eq!(Files::embedded(), Files::embedded());
 }
