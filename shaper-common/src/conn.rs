@@ -53,7 +53,8 @@ pub struct HeldSyn {
 
 /// One element of the connection array. Times are `CLOCK_MONOTONIC` in nanoseconds, 0 for "not yet".
 ///
-/// The kernel writes everything but `account`, which the controller sets before it opens the gate of a waiter.
+/// The kernel writes everything but `account` and `admitted_ns` of a waiter, which the controller sets before it opens
+/// the gate.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Conn {
@@ -68,7 +69,7 @@ pub struct Conn {
     /// When the present wait or, if there was none, the connection began.
     pub since_ns: u64,
     /// When the last slot was taken.
-    pub admitted_ns: u64,
+    pub admitted_ns: SharedU64,
     pub established_ns: u64,
     /// Last payload to the gateway.
     pub tx_ns: u64,

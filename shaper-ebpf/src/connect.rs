@@ -110,7 +110,7 @@ fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     }
     conn.account_cgroup = standing.account_cgroup;
     conn.since_ns = now;
-    conn.admitted_ns = 0;
+    conn.admitted_ns.store(0);
     conn.established_ns = 0;
     conn.tx_ns = 0;
     conn.rx_ns = 0;
@@ -129,7 +129,7 @@ fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
 
     let (gate, kind) = match slot::decide(lane, standing.class, &purse) {
         Decision::Open => {
-            conn.admitted_ns = now;
+            conn.admitted_ns.store(now);
             (Gate::Open, EventKind::Opened)
         }
         Decision::Hold => (Gate::HeldSyn, EventKind::Held),

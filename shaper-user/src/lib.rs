@@ -1,10 +1,17 @@
+//! The controller of shaper, a host-level traffic shaper for LLM gateways.
+//!
+//! `policy` decides and knows no kernel; `kernel` acts and knows no policy; `controller` joins the two.
+
 pub mod cli;
+pub mod config;
 pub mod control;
+pub mod controller;
 pub mod format;
 pub mod handle;
+pub mod kernel;
 pub mod metrics;
+mod object;
 pub mod paths;
-pub mod config;
 pub mod policy;
 pub mod serve;
 pub mod snapshot;

@@ -1,13 +1,61 @@
-//! The commands, one file each.
+//! The command line: one file per subcommand.
 
+mod assign;
+pub mod check;
+mod class;
+mod config;
+mod exec;
+mod log;
+mod membership;
+mod run;
 pub mod status;
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
 
 use crate::{
     control::{Client, ClientError},
     paths::Instance,
 };
+
+/// A host-level traffic shaper for LLM gateways
+#[derive(Debug, Parser)]
+#[command(name = "shaper", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Subcommands,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    Run(run::RunArgs),
+    Check(config::ConfigArgs),
+    Exec(exec::ExecArgs),
+    Assign(assign::AssignArgs),
+    Status(status::StatusArgs),
+}
+
+impl Cli {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// What the command says; the caller prints it and exits with 1.
+    pub fn run(&self) -> anyhow::Result<ExitCode> {
+        match &self.command {
+            Subcommands::Run(args) => run::run(args)?,
+            Subcommands::Check(args) => {
+                let verdict =
+                    check::run(args.config.as_deref(), &mut io::stdout(), &mut io::stderr())?;
+                return Ok(verdict.into());
+            }
+            Subcommands::Exec(args) => exec::run(args)?,
+            Subcommands::Assign(args) => assign::run(args)?,
+            Subcommands::Status(args) => status::run(args)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
 
 /// Which controller a command talks to.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,5 +85,3 @@ impl ControllerArgs {
         Client::connect(&self.socket())
     }
 }
-//! The subcommands of `shaper`, one file each.
-pub mod check;

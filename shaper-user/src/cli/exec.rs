@@ -1,0 +1,42 @@
+//! `shaper exec`: run a command in a class.
+
+use std::{ffi::OsString, os::unix::process::CommandExt, process::Command};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+
+use super::{class::ClassArg, config::ConfigArgs, membership};
+
+/// Run a command in a class.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// interactive, default or bulk
+    #[arg(long)]
+    class: ClassArg,
+    /// The tenant: a child cgroup of the class cgroup, made if absent
+    #[arg(long)]
+    account: Option<String>,
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Joins the class and becomes the command.
+///
+/// # Errors
+/// When the cgroup cannot be joined or the command cannot be run.
+pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
+    let config = args.config.load()?;
+    let cgroup =
+        membership::cgroup_of(&config.settings, args.class.into(), args.account.as_deref())?;
+    membership::join(&cgroup, std::process::id())?;
+    let (program, arguments) = args
+        .command
+        .split_first()
+        .ok_or_else(|| anyhow!("no command given"))?;
+    // Replaces this process, so signals, exit code and terminal are the command's own.
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("cannot run {}", program.display()))
+}

@@ -1,0 +1,103 @@
+//! `shaper run`: the controller in the foreground.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+
+use anyhow::Context;
+use clap::Args;
+use tokio::{
+    runtime,
+    signal::unix::{SignalKind, signal},
+};
+use tracing::{info, warn};
+
+use super::{config::ConfigArgs, log};
+use crate::{
+    config::Config,
+    control::ControlSocket,
+    controller::Controller,
+    handle::Handle,
+    metrics::Metrics,
+    paths::{self, Instance},
+    serve,
+};
+
+/// Run the controller in the foreground.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Where to serve HTTP [default: `listen` in shaper.toml, 127.0.0.1:9797]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+    /// The control socket [default: /run/shaper/INSTANCE.sock]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Name of this controller among others on the host
+    #[arg(long, default_value_t)]
+    instance: Instance,
+    /// What survives a restart
+    #[arg(long, value_name = "DIR", default_value = paths::STATE_DIR)]
+    state: PathBuf,
+}
+
+/// Runs until SIGINT or SIGTERM.
+///
+/// # Errors
+/// When the configuration is wrong, another controller has the instance, or the kernel refuses; nothing stays attached.
+pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    log::init();
+    let config = args.config.load()?;
+    for warning in &config.warnings {
+        warn!("{warning}");
+    }
+    let control = args
+        .control
+        .clone()
+        .unwrap_or_else(|| args.instance.control_socket());
+    let control = ControlSocket::bind(&control)?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the control loop")?;
+    runtime.block_on(control_loop(args, config, control))
+}
+
+async fn control_loop(
+    args: &RunArgs,
+    config: Config,
+    control: ControlSocket,
+) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION")));
+    let (handle, commands) = Handle::new(serve::HEALTH_PATIENCE);
+    let listen = args.listen.unwrap_or(config.settings.listen);
+    let controller = Controller::start(&config, metrics.clone()).await?;
+    let options = serve::Options {
+        listen,
+        limits: serve::Limits::default(),
+    };
+    let server = match serve::spawn(options, control, handle, metrics) {
+        Ok(server) => server,
+        Err(error) => {
+            controller.detach();
+            return Err(error.into());
+        }
+    };
+    info!(
+        instance = %args.instance,
+        lanes = config.lanes.len(),
+        enforcing = config.lanes.iter().filter(|lane| lane.enforces()).count(),
+        http = %server.addr(),
+        "running; configuration from {}", config.origin
+    );
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => info!("SIGTERM"),
+            _ = interrupt.recv() => info!("SIGINT"),
+        }
+    };
+    let ended = controller.run(commands, stop).await;
+    server.shutdown();
+    ended.map_err(Into::into)
+}

@@ -1,0 +1,307 @@
+//! The loop: events from the kernel into the policy, the policy's actions back into the kernel.
+//!
+//! The only place that knows both. It is single-threaded and owns all state; everything else reaches it through the
+//! [`Handle`](crate::handle::Handle).
+
+mod accounts;
+mod carry_out;
+mod classes;
+mod commands;
+mod lanes;
+mod names;
+mod picture;
+mod replay;
+mod report;
+mod translate;
+
+use std::{collections::HashSet, io, sync::Arc, time::Duration};
+
+use shaper_common::{ABI_VERSION, Endpoint, OnLoss};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{mpsc, watch},
+    time,
+};
+use tracing::{info, warn};
+
+pub use classes::ClassCgroups;
+pub use lanes::LaneError;
+
+use self::{
+    accounts::Accounts,
+    lanes::Lanes,
+    names::{LaneEndpoints, Names},
+    replay::Replays,
+};
+use crate::{
+    config::{Config, LaneConfig},
+    handle::Command,
+    kernel::{self, CgroupRoot, Events, KernelError, Namespaces, Programs, Tables},
+    metrics::Metrics,
+    object,
+    policy::{Action, Ns, Policy},
+};
+
+/// Time between two signs of life. The design's `fail_after` is at least twice this.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// Time between two comparisons of the policy's picture with the maps.
+const RECONCILE: Duration = Duration::from_secs(5);
+
+/// Events handled before anything else gets a turn.
+const BATCH: usize = 256;
+
+/// Why the controller could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+    #[error("cannot wait for kernel events: {0}")]
+    Poll(io::Error),
+}
+
+/// The controller of one instance.
+pub struct Controller {
+    programs: Programs,
+    tables: Tables,
+    events: Events,
+    namespaces: Namespaces,
+    classes: ClassCgroups,
+    accounts: Accounts,
+    lanes: Lanes,
+    policy: Policy,
+    replays: Replays,
+    metrics: Arc<Metrics>,
+    actions: Vec<Action>,
+    /// For [`Names`].
+    configured: watch::Sender<Vec<LaneConfig>>,
+    in_use: watch::Sender<HashSet<Endpoint>>,
+    names: Option<Names>,
+    reconciled: Ns,
+    last_reload_error: Option<String>,
+}
+
+impl Controller {
+    /// Loads the programs, sets the lanes up and attaches. From then on the classes are governed.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing stays attached and no cgroup made here stays.
+    pub async fn start(config: &Config, metrics: Arc<Metrics>) -> Result<Self, StartError> {
+        let root = CgroupRoot::find()?;
+        let (programs, mut tables, events) = kernel::load(object::KERNEL_OBJECT)?;
+        for index in (0..tables.conns.len()).rev() {
+            tables.offer_record(index)?;
+        }
+        let (configured, lanes_watch) = watch::channel(config.lanes.clone());
+        let (in_use, in_use_watch) = watch::channel(HashSet::new());
+        let mut names = Names::new(lanes_watch, in_use_watch);
+        let endpoints = names.look_up().await;
+        let classes = ClassCgroups::new(
+            root.clone(),
+            config.settings.scope,
+            &config.settings.classes,
+        );
+        let mut controller = Self {
+            programs,
+            tables,
+            events,
+            namespaces: Namespaces::default(),
+            accounts: Accounts::new(root),
+            classes,
+            lanes: Lanes::default(),
+            policy: Policy::new(),
+            replays: Replays::default(),
+            metrics,
+            actions: Vec::new(),
+            configured,
+            in_use,
+            names: Some(names),
+            reconciled: kernel::now(),
+            last_reload_error: None,
+        };
+        controller.set_globals(config);
+        for lane in &config.lanes {
+            controller.set_lane(lane.clone())?;
+        }
+        controller.set_endpoints(endpoints);
+        controller.heartbeat();
+        if let Err(error) = controller.govern() {
+            controller.classes.remove_created();
+            return Err(error.into());
+        }
+        Ok(controller)
+    }
+
+    fn govern(&mut self) -> Result<(), KernelError> {
+        self.classes.create()?;
+        self.classes.refresh(&mut self.tables, &mut self.programs)
+    }
+
+    /// Runs until `stop` is done, then lets every held connection go and detaches.
+    ///
+    /// # Errors
+    /// When kernel events cannot be waited for.
+    pub async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<Command>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), StartError> {
+        let attention = self.events.attention().map_err(StartError::Poll)?;
+        let ring = {
+            // SAFETY: an owned descriptor keeps its number until it is dropped, and the loop owns it.
+            unsafe { AsyncFd::register_with_interest(attention, Interest::READABLE) }
+                .map_err(|error| StartError::Poll(error.into_parts().1))?
+        };
+        let mut heartbeat = time::interval(HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        let (names, mut resolved) = mpsc::channel(1);
+        let follow = self
+            .names
+            .take()
+            .map(|names_of| tokio::spawn(names_of.follow(names)));
+        tokio::pin!(stop);
+        loop {
+            let deadline = self.deadline();
+            tokio::select! {
+                biased;
+                ready = ring.readable() => {
+                    ready.map_err(StartError::Poll)?.clear_ready();
+                    self.drain();
+                }
+                () = time::sleep(deadline.since(kernel::now())) => self.on_time(),
+                _ = heartbeat.tick() => self.on_heartbeat(),
+                () = &mut stop => break,
+                Some(command) = commands.recv() => self.command(command),
+                Some(endpoints) = resolved.recv() => self.set_endpoints(endpoints),
+            }
+        }
+        if let Some(follow) = follow {
+            follow.abort();
+        }
+        self.finish();
+        self.detach();
+        Ok(())
+    }
+
+    /// Handles what the kernel has told. More than a batch waits for the next turn, which comes at once.
+    fn drain(&mut self) {
+        let mut handled = 0;
+        while let Some(event) = self.events.next() {
+            self.kernel_event(&event);
+            handled += 1;
+            if handled % BATCH == 0 {
+                self.beat_if_late();
+            }
+        }
+    }
+
+    fn on_time(&mut self) {
+        let now = kernel::now();
+        self.policy.tick(now, &mut self.actions);
+        self.carry_out(now);
+        self.replays.tick(now, &self.tables, &mut self.namespaces);
+    }
+
+    fn on_heartbeat(&mut self) {
+        self.heartbeat();
+        self.drain();
+        self.on_time();
+        let now = kernel::now();
+        if now.since(self.reconciled) >= RECONCILE {
+            self.reconciled = now;
+            self.reconcile(now);
+            if let Err(error) = self.classes.refresh(&mut self.tables, &mut self.programs) {
+                warn!(%error, "a class cgroup is not governed");
+            }
+        }
+    }
+
+    fn heartbeat(&self) {
+        self.tables.globals().heartbeat_ns.store(kernel::now().0);
+    }
+
+    /// A long drain must not look like a lost controller.
+    fn beat_if_late(&self) {
+        let beat = Ns(self.tables.globals().heartbeat_ns.load());
+        if kernel::now().since(beat) >= HEARTBEAT {
+            self.heartbeat();
+        }
+    }
+
+    fn deadline(&self) -> Ns {
+        let deadlines = [self.policy.next_deadline(), self.replays.next_deadline()];
+        deadlines
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(kernel::now() + HEARTBEAT)
+    }
+
+    fn set_globals(&self, config: &Config) {
+        let globals = self.tables.globals();
+        globals.abi_version.store(ABI_VERSION);
+        globals
+            .fail_after_ns
+            .store(config.settings.fail_after.as_nanos() as u64);
+        globals
+            .on_loss
+            .store(config.settings.on_controller_loss as u32);
+    }
+
+    fn set_lane(&mut self, config: LaneConfig) -> Result<(), LaneError> {
+        let now = kernel::now();
+        let (name, rules) = (config.name.clone(), config.rules.clone());
+        let id = self.lanes.set(config, &self.tables, &self.metrics)?;
+        self.policy
+            .set_lane(now, id, &name, rules, &mut self.actions);
+        self.accounts.recap(id, &self.policy, &self.tables);
+        self.carry_out(now);
+        Ok(())
+    }
+
+    fn set_endpoints(&mut self, endpoints: LaneEndpoints) {
+        for (lane, endpoints) in endpoints {
+            let Some(id) = self.lanes.by_name(&lane) else {
+                continue;
+            };
+            if let Err(error) = self.lanes.set_endpoints(id, endpoints, &mut self.tables) {
+                warn!(lane, %error, "not all addresses of the lane are governed");
+            }
+        }
+    }
+
+    /// Lets everything that waits go, in the kernel's order of trust: first the programs stop holding, then each held
+    /// SYN is sent.
+    fn finish(&mut self) {
+        let globals = self.tables.globals();
+        globals.on_loss.store(OnLoss::Open as u32);
+        globals.heartbeat_ns.store(0);
+        let now = kernel::now();
+        let waiting: Vec<_> = self
+            .tables
+            .views()
+            .filter(|view| view.gate.waits())
+            .collect();
+        for view in &waiting {
+            if self.tables.let_go(view.id).is_some() {
+                self.replays
+                    .start(now, view.id, &self.tables, &mut self.namespaces);
+            }
+        }
+        info!(
+            let_go = waiting.len(),
+            "stopped: nothing is governed any more"
+        );
+    }
+
+    /// Detaches all programs and removes the class cgroups made at the start that are empty.
+    pub fn detach(self) {
+        let Self {
+            programs, classes, ..
+        } = self;
+        drop(programs);
+        classes.remove_created();
+    }
+}

@@ -1,0 +1,144 @@
+//! Accounts: child cgroups of class cgroups, by name, with their caps in the kernel.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+};
+
+use shaper_common::{AccountKey, ConnId, MAX_ACCOUNTS};
+use tracing::warn;
+
+use crate::{
+    kernel::{CgroupId, CgroupRoot, Tables},
+    policy::{AccountId, LaneId, Policy},
+};
+
+/// "No cap" in the kernel's words.
+const NO_CAP: u32 = u32::MAX;
+
+/// What is known of the accounts seen so far.
+#[derive(Debug)]
+pub struct Accounts {
+    root: CgroupRoot,
+    names: HashMap<AccountId, String>,
+    elements: HashMap<(LaneId, AccountId), u32>,
+    free: Vec<u32>,
+}
+
+impl Accounts {
+    pub fn new(root: CgroupRoot) -> Self {
+        let free = (0..MAX_ACCOUNTS).rev().collect();
+        Self {
+            root,
+            names: HashMap::new(),
+            elements: HashMap::new(),
+            free,
+        }
+    }
+
+    /// The name of an account: of its cgroup, or the id if that is gone already.
+    pub fn name(&self, account: AccountId) -> String {
+        self.names
+            .get(&account)
+            .cloned()
+            .unwrap_or_else(|| format!("cgroup-{}", account.0))
+    }
+
+    /// Learns the account's name on first sight, from the class cgroups in which accounts live. `Some(name)` if it is
+    /// new.
+    pub fn learn(&mut self, account: AccountId, parents: &[PathBuf]) -> Option<&str> {
+        if self.names.contains_key(&account) {
+            return None;
+        }
+        let name = self.root.child_name(parents, CgroupId(account.0))?;
+        Some(self.names.entry(account).or_insert(name))
+    }
+
+    /// Sees to it that a waiter's account has an element in the lane, if it has a cap there, and that the waiter is
+    /// counted on it. Without a free element the account has no cap.
+    pub fn settle(
+        &mut self,
+        lane: LaneId,
+        account: AccountId,
+        conn: ConnId,
+        policy: &Policy,
+        tables: &mut Tables,
+    ) {
+        let index = match self.elements.get(&(lane, account)) {
+            Some(index) => *index,
+            None => {
+                let Some(index) = self.free.pop() else {
+                    warn!(
+                        account = self.name(account),
+                        "too many accounts: this one has no cap"
+                    );
+                    return;
+                };
+                self.elements.insert((lane, account), index);
+                index
+            }
+        };
+        let Some(element) = tables.accounts.get(index) else {
+            return;
+        };
+        element
+            .cap
+            .store(policy.account_cap(lane, account).unwrap_or(NO_CAP));
+        if let Some(record) = tables.conns.get(conn.index)
+            && tables.view(conn).is_some_and(|view| view.gate.waits())
+        {
+            record.account.store(index + 1);
+        }
+        // The kernel takes slots on the account by itself from here on; before, it held each connect for us.
+        let key = AccountKey {
+            cgroup: account.0,
+            lane: u32::from(lane.0),
+            reserved: 0,
+        };
+        if let Err(error) = tables.add_account(key, index) {
+            warn!(account = self.name(account), %error, "every connect of the account waits for the controller");
+        }
+    }
+
+    /// Writes the caps of a lane whose rules have changed.
+    pub fn recap(&self, lane: LaneId, policy: &Policy, tables: &Tables) {
+        for ((of_lane, account), index) in &self.elements {
+            if *of_lane == lane
+                && let Some(element) = tables.accounts.get(*index)
+            {
+                element
+                    .cap
+                    .store(policy.account_cap(lane, *account).unwrap_or(NO_CAP));
+            }
+        }
+    }
+
+    /// Forgets accounts that have no connection in a lane any more: `used` has those that do.
+    pub fn retain(&mut self, used: &HashSet<(LaneId, AccountId)>, tables: &mut Tables) {
+        let gone: Vec<_> = self
+            .elements
+            .keys()
+            .filter(|key| !used.contains(key))
+            .copied()
+            .collect();
+        for (lane, account) in gone {
+            // A connect between our look and this finds no entry and waits for a new one.
+            let key = AccountKey {
+                cgroup: account.0,
+                lane: u32::from(lane.0),
+                reserved: 0,
+            };
+            let removed = tables.remove_account(key).is_ok();
+            let index = self.elements.get(&(lane, account)).copied();
+            let idle = index
+                .and_then(|index| tables.accounts.get(index))
+                .is_some_and(|e| e.slots.load() == 0);
+            if let Some(index) = index.filter(|_| removed && idle) {
+                self.elements.remove(&(lane, account));
+                self.free.push(index);
+            }
+        }
+        let names: HashSet<_> = used.iter().map(|(_, account)| *account).collect();
+        self.names.retain(|account, _| names.contains(account));
+    }
+}

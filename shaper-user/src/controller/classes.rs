@@ -1,0 +1,158 @@
+//! The class cgroups: made if absent, followed while they come and go, attached to.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use shaper_common::{CLASS_COUNT, CgroupClass, Class};
+use tracing::{info, warn};
+
+use crate::{
+    config::{ClassConfig, Scope},
+    kernel::{CgroupId, CgroupRoot, KernelError, Programs, Tables, id_of, topmost},
+};
+
+/// The cgroups that stand for classes, and where the programs are attached.
+#[derive(Debug)]
+pub struct ClassCgroups {
+    root: CgroupRoot,
+    scope: Scope,
+    patterns: [Vec<String>; CLASS_COUNT],
+    known: HashMap<PathBuf, CgroupId>,
+    attached: HashMap<PathBuf, CgroupId>,
+    /// Made by us, the outermost first.
+    created: Vec<PathBuf>,
+}
+
+impl ClassCgroups {
+    pub fn new(root: CgroupRoot, scope: Scope, classes: &[ClassConfig; CLASS_COUNT]) -> Self {
+        Self {
+            root,
+            scope,
+            patterns: classes.each_ref().map(|class| class.cgroups.clone()),
+            known: HashMap::new(),
+            attached: HashMap::new(),
+            created: Vec::new(),
+        }
+    }
+
+    /// Makes the class cgroups that are named in full and absent.
+    ///
+    /// # Errors
+    /// [`KernelError::Cgroup`] naming the directory.
+    pub fn create(&mut self) -> Result<(), KernelError> {
+        for pattern in self
+            .patterns
+            .iter()
+            .flatten()
+            .filter(|pattern| !is_glob(pattern))
+        {
+            self.created.extend(self.root.create(pattern)?);
+        }
+        Ok(())
+    }
+
+    /// Finds the cgroups that there are now, tells the programs what they stand for, and attaches where that is new.
+    ///
+    /// # Errors
+    /// When a cgroup cannot be read or attached to. One that disappeared meanwhile is no error.
+    pub fn refresh(
+        &mut self,
+        tables: &mut Tables,
+        programs: &mut Programs,
+    ) -> Result<(), KernelError> {
+        let mut present = HashMap::new();
+        for class in Class::ALL {
+            for path in self.expand(class) {
+                let Ok(id) = id_of(&path) else { continue };
+                let level = self.root.level(&path);
+                if self.known.get(&path) != Some(&id) {
+                    tables.set_class(
+                        id,
+                        CgroupClass {
+                            class: class as u32,
+                            level,
+                        },
+                    )?;
+                    info!(%class, cgroup = %path.display(), "class cgroup");
+                }
+                present.insert(path, id);
+            }
+        }
+        for (path, id) in &self.known {
+            if present.get(path) != Some(id) {
+                tables.remove_class(*id);
+            }
+        }
+        self.known = present;
+        self.attach(programs)
+    }
+
+    fn attach(&mut self, programs: &mut Programs) -> Result<(), KernelError> {
+        let mut points: Vec<_> = self.known.keys().cloned().collect();
+        if self.scope == Scope::Host {
+            points = vec![self.root.path().to_owned()];
+        }
+        let points = topmost(&points);
+        // The kernel detaches from a cgroup that is removed.
+        self.attached
+            .retain(|path, id| points.contains(path) && id_of(path).is_ok_and(|now| now == *id));
+        for path in points {
+            if self.attached.contains_key(&path) {
+                continue;
+            }
+            let id = match id_of(&path) {
+                Ok(id) => id,
+                Err(_) if !path.exists() => continue,
+                Err(error) => return Err(error),
+            };
+            programs.attach(&path)?;
+            self.attached.insert(path, id);
+        }
+        Ok(())
+    }
+
+    /// The class cgroups that there are.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.known.keys().cloned().collect()
+    }
+
+    /// Removes the cgroups that [`ClassCgroups::create`] made and that are empty.
+    pub fn remove_created(&self) {
+        for path in self.created.iter().rev() {
+            // Busy: somebody uses it, so it stays.
+            let _ = fs::remove_dir(path);
+        }
+    }
+
+    fn expand(&self, class: Class) -> Vec<PathBuf> {
+        let patterns = &self.patterns[class.index()];
+        patterns
+            .iter()
+            .flat_map(|pattern| {
+                let path = self.root.join(pattern);
+                if is_glob(pattern) {
+                    glob_dirs(&path)
+                } else {
+                    vec![path]
+                }
+            })
+            .collect()
+    }
+}
+
+fn is_glob(pattern: &str) -> bool {
+    pattern.contains(['*', '?', '['])
+}
+
+fn glob_dirs(pattern: &Path) -> Vec<PathBuf> {
+    match glob::glob(&pattern.to_string_lossy()) {
+        Ok(paths) => paths.flatten().filter(|path| path.is_dir()).collect(),
+        Err(error) => {
+            warn!(pattern = %pattern.display(), %error, "this cgroup pattern cannot be read");
+            Vec::new()
+        }
+    }
+}

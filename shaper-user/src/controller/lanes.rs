@@ -1,0 +1,182 @@
+//! The configured lanes and their elements in the kernel's lane array.
+
+use std::collections::{BTreeMap, HashSet};
+
+use shaper_common::{CLASS_COUNT, Class, Endpoint, Lane, LaneMode, MAX_LANES};
+use tracing::warn;
+
+use crate::{
+    config::LaneConfig,
+    kernel::{KernelError, Tables, change_slots},
+    metrics::{LaneMetrics, Metrics},
+    policy::LaneId,
+};
+
+/// "No cap" in the kernel's words.
+const NO_CAP: u32 = u32::MAX;
+
+/// One configured lane.
+#[derive(Debug)]
+pub struct ActiveLane {
+    pub config: LaneConfig,
+    pub metrics: LaneMetrics,
+    /// What is in the kernel's trie for it.
+    endpoints: HashSet<Endpoint>,
+}
+
+impl ActiveLane {
+    /// Whether accounts have caps in it.
+    pub fn caps_accounts(&self) -> bool {
+        let rules = &self.config.rules;
+        rules.account_cap.is_some() || !rules.account_overrides.is_empty()
+    }
+}
+
+/// All lanes, by the index of their element.
+#[derive(Debug, Default)]
+pub struct Lanes {
+    active: BTreeMap<LaneId, ActiveLane>,
+}
+
+/// Why a lane could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum LaneError {
+    #[error("there are more than {MAX_LANES} lanes: merge some, one lane can have many endpoints")]
+    TooMany,
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+impl Lanes {
+    pub fn get(&self, id: LaneId) -> Option<&ActiveLane> {
+        self.active.get(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (LaneId, &ActiveLane)> {
+        self.active.iter().map(|(id, lane)| (*id, lane))
+    }
+
+    pub fn by_name(&self, name: &str) -> Option<LaneId> {
+        self.iter()
+            .find(|(_, lane)| lane.config.name == name)
+            .map(|(id, _)| id)
+    }
+
+    pub fn names(&self) -> Vec<&str> {
+        self.active
+            .values()
+            .map(|lane| lane.config.name.as_str())
+            .collect()
+    }
+
+    /// Adds the lane or changes it in place: slots in use, waiters and counts stay.
+    ///
+    /// # Errors
+    /// [`LaneError::TooMany`].
+    pub fn set(
+        &mut self,
+        config: LaneConfig,
+        tables: &Tables,
+        metrics: &Metrics,
+    ) -> Result<LaneId, LaneError> {
+        let id = match self.by_name(&config.name) {
+            Some(id) => id,
+            None => self.free_id(tables).ok_or(LaneError::TooMany)?,
+        };
+        let endpoints = self
+            .active
+            .remove(&id)
+            .map(|lane| lane.endpoints)
+            .unwrap_or_default();
+        let lane = ActiveLane {
+            metrics: metrics.lane(&config.name),
+            config,
+            endpoints,
+        };
+        if let Some(element) = tables.lanes.get(u32::from(id.0)) {
+            mirror(&lane, element);
+        }
+        self.active.insert(id, lane);
+        Ok(id)
+    }
+
+    /// Makes exactly `wanted` the endpoints of the lane.
+    ///
+    /// # Errors
+    /// When the kernel's trie is full; those that fitted are governed.
+    pub fn set_endpoints(
+        &mut self,
+        id: LaneId,
+        wanted: HashSet<Endpoint>,
+        tables: &mut Tables,
+    ) -> Result<(), KernelError> {
+        let Some(lane) = self.active.get_mut(&id) else {
+            return Ok(());
+        };
+        for endpoint in lane.endpoints.difference(&wanted) {
+            if let Err(error) = tables.remove_endpoint(endpoint) {
+                warn!(lane = lane.config.name, %endpoint, %error, "an endpoint could not be removed");
+            }
+        }
+        lane.endpoints.retain(|endpoint| wanted.contains(endpoint));
+        for endpoint in wanted {
+            if !lane.endpoints.contains(&endpoint) {
+                tables.add_endpoint(&endpoint, u32::from(id.0))?;
+                lane.endpoints.insert(endpoint);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the lane out: no connect is seen as its own any more. Its element stays reserved until nothing in the
+    /// kernel counts on it, see [`Lanes::set`].
+    pub fn remove(&mut self, id: LaneId, tables: &mut Tables) -> Option<ActiveLane> {
+        let lane = self.active.remove(&id)?;
+        for endpoint in &lane.endpoints {
+            if let Err(error) = tables.remove_endpoint(endpoint) {
+                warn!(lane = lane.config.name, %endpoint, %error, "an endpoint could not be removed");
+            }
+        }
+        if let Some(element) = tables.lanes.get(u32::from(id.0)) {
+            element.mode.store(LaneMode::Unused as u32);
+        }
+        Some(lane)
+    }
+
+    /// An element that no lane uses and on which no connection of an earlier lane counts.
+    fn free_id(&self, tables: &Tables) -> Option<LaneId> {
+        tables.lanes.iter().find_map(|(index, element)| {
+            let id = LaneId(u16::try_from(index).ok()?);
+            let word = shaper_common::SlotWord::from_bits(element.slots.load());
+            let idle = word.slots() == 0 && element.queued.load() == 0;
+            (idle && !self.active.contains_key(&id)).then_some(id)
+        })
+    }
+}
+
+/// Writes what the kernel needs of a lane's configuration into its element.
+fn mirror(lane: &ActiveLane, element: &Lane) {
+    let config = &lane.config;
+    let rules = &config.rules;
+    element.barrier.store(CLASS_COUNT as u32);
+    element.reserve.store(rules.interactive_reserve);
+    element.max_queue.store(rules.max_queue);
+    element
+        .refuse_errno
+        .store(config.on_full.errno().unsigned_abs());
+    for class in Class::ALL {
+        let cap = rules.class_cap[class.index()].unwrap_or(NO_CAP);
+        element.class_cap[class.index()].store(cap);
+    }
+    element.account_caps.store(u32::from(lane.caps_accounts()));
+    element.paced.store(u32::from(rules.pace.is_some()));
+    element.wake_bytes.store(rules.wake_bytes);
+    // The budget last, and the mode after it: nothing is enforced before all is set.
+    change_slots(element, |word| Some(word.with_budget(rules.max_inflight)));
+    let mode = if config.enforces() {
+        LaneMode::Enforce
+    } else {
+        LaneMode::Observe
+    };
+    element.mode.store(mode as u32);
+}

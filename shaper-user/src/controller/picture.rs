@@ -1,0 +1,58 @@
+//! Reading the truth from the maps.
+
+use std::collections::{BTreeMap, HashSet};
+
+use shaper_common::{Gate, SlotWord};
+
+use super::{
+    Controller,
+    translate::{handle, held},
+};
+use crate::policy::{AccountId, ClientId, Event, LaneId, Ns, OpenConn, Picture, Stage};
+
+impl Controller {
+    /// Replaces the policy's picture by what the maps say, and lets go of what nothing uses any more.
+    pub(super) fn reconcile(&mut self, now: Ns) {
+        let mut pictures: BTreeMap<LaneId, Picture> = self
+            .lanes
+            .iter()
+            .map(|(id, _)| (id, Picture::default()))
+            .collect();
+        let mut accounts = HashSet::new();
+        let mut namespaces = HashSet::new();
+        for view in self.tables.views() {
+            let Ok(lane) = u16::try_from(view.record.lane).map(LaneId) else {
+                continue;
+            };
+            let account =
+                Some(AccountId(view.record.account_cgroup)).filter(|account| account.0 != 0);
+            accounts.extend(account.map(|account| (lane, account)));
+            namespaces.insert(view.netns());
+            let Some(picture) = pictures.get_mut(&lane) else {
+                continue;
+            };
+            let conn = OpenConn {
+                conn: handle(view.id),
+                class: view.class(),
+                account,
+                client: ClientId(view.record.pid),
+            };
+            match view.gate {
+                Gate::HeldSyn => picture.held.push(held(&conn, Stage::Connect, view.since())),
+                Gate::HeldRequest => picture.held.push(held(&conn, Stage::Request, view.since())),
+                gate if gate.holds_slot() => picture.open.push(conn),
+                _ => {}
+            }
+        }
+        for (lane, mut picture) in pictures {
+            if let Some(element) = self.tables.lanes.get(u32::from(lane.0)) {
+                picture.credits = SlotWord::from_bits(element.slots.load()).credits();
+            }
+            self.policy
+                .on_event(now, lane, Event::Reconcile(picture), &mut self.actions);
+        }
+        self.carry_out(now);
+        self.accounts.retain(&accounts, &mut self.tables);
+        self.namespaces.retain(|netns| namespaces.contains(&netns));
+    }
+}

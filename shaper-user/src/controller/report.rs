@@ -1,0 +1,175 @@
+//! What the controller shows of itself.
+
+use std::{
+    collections::HashMap,
+    fs,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use shaper_common::{Counter, Gate};
+
+use super::{Controller, translate::conn_id};
+use crate::{
+    kernel::{self, ConnView},
+    policy::{LaneId, LaneView, Ns},
+    snapshot::{
+        AccountSnapshot, ByClass, Diagnosis, LaneSnapshot, Mode, Snapshot, Stage, Ungoverned,
+        Waiter, Waiters,
+    },
+};
+
+impl Controller {
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        self.drain();
+        let now = kernel::now();
+        let idle = self.idle_connections();
+        let lanes: Vec<_> = self
+            .lanes
+            .iter()
+            .filter_map(|(id, lane)| {
+                let view = self.policy.view(now, id)?;
+                let idle = idle.get(&id).copied().unwrap_or(0);
+                Some(self.lane_snapshot(now, &view, lane.config.rules.max_queue, idle))
+            })
+            .collect();
+        let ungoverned = Counter::ALL.into_iter().filter_map(|counter| {
+            let reason = counter.ungoverned_reason()?.to_owned();
+            Some(Ungoverned {
+                reason,
+                total: self.tables.counter(counter).unwrap_or(0),
+            })
+        });
+        Snapshot {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            generated_at: Timestamp::now(),
+            enabled: lanes.iter().any(|lane| lane.mode == Mode::Enforce),
+            ungoverned: ungoverned
+                .filter(|ungoverned| ungoverned.total > 0)
+                .collect(),
+            lanes,
+            last_reload_error: self.last_reload_error.clone(),
+        }
+    }
+
+    fn lane_snapshot(
+        &self,
+        now: Ns,
+        view: &LaneView,
+        max_queue: u32,
+        idle_connections: u32,
+    ) -> LaneSnapshot {
+        let by_class = |counts: &[u32; 3]| ByClass::from_fn(|class| counts[class.index()]);
+        let queued = view.queued.iter().sum();
+        let mode = if view.limits.limit == 0 {
+            Mode::Observe
+        } else {
+            Mode::Enforce
+        };
+        let diagnosis = match mode {
+            Mode::Observe => Diagnosis::Observe,
+            Mode::Enforce if view.paused_until.is_some() => Diagnosis::Paused,
+            Mode::Enforce if queued > 0 => Diagnosis::LocalQueue,
+            Mode::Enforce => Diagnosis::Ok,
+        };
+        let accounts = view.accounts.iter().map(|account| AccountSnapshot {
+            account: self.accounts.name(account.account),
+            priority: account.class,
+            inflight: account.in_flight,
+            queued: account.queued,
+        });
+        LaneSnapshot {
+            lane: view.name.clone(),
+            mode,
+            limit: view.limits.limit,
+            effective_limit: view.limits.effective,
+            reserve: view.limits.reserve,
+            inflight: view.in_flight.iter().sum(),
+            inflight_by_priority: by_class(&view.in_flight),
+            idle_connections,
+            queued,
+            queued_by_priority: by_class(&view.queued),
+            oldest_wait: view.oldest_wait.unwrap_or_default(),
+            wait_p50_5m: view.wait_p50.unwrap_or_default(),
+            wait_p90_5m: view.wait_p90.unwrap_or_default(),
+            queue_timeouts_5m: view.queue_timeouts.into(),
+            refusals_5m: view.refusals.into(),
+            saturated: view.saturated,
+            diagnosis,
+            accounts: accounts.collect(),
+            max_queue,
+            paused_until: view.paused_until.map(|until| timestamp(now, until)),
+            would_have_waited_5m: 0,
+            under_limit_5m: 0,
+            h2_connections: 0,
+        }
+    }
+
+    fn idle_connections(&self) -> HashMap<LaneId, u32> {
+        let mut idle = HashMap::new();
+        for view in self.tables.views().filter(|view| view.gate == Gate::Parked) {
+            if let Ok(lane) = u16::try_from(view.record.lane) {
+                *idle.entry(LaneId(lane)).or_default() += 1;
+            }
+        }
+        idle
+    }
+
+    pub(super) fn waiters(&mut self) -> Waiters {
+        self.drain();
+        let now = kernel::now();
+        let mut waiters = Vec::new();
+        for (id, lane) in self.lanes.iter() {
+            for waiter in self.policy.waiters(now, id) {
+                let Some(view) = self.tables.view(conn_id(waiter.conn)) else {
+                    continue;
+                };
+                waiters.push(Waiter {
+                    lane: lane.config.name.clone(),
+                    position: waiter.position,
+                    priority: waiter.class,
+                    effective_priority: waiter.effective_class,
+                    account: waiter.account.map(|account| self.accounts.name(account)),
+                    pid: waiter.client.0,
+                    command: command_name(waiter.client.0),
+                    destination: destination(&view),
+                    stage: if view.gate == Gate::HeldSyn {
+                        Stage::Connect
+                    } else {
+                        Stage::Request
+                    },
+                    wait: waiter.wait,
+                    queue_timeout: lane.config.rules.queue_timeout[waiter.class.index()],
+                });
+            }
+        }
+        Waiters {
+            generated_at: Timestamp::now(),
+            waiters,
+        }
+    }
+
+    /// Takes the kernel's counters over into the metrics.
+    pub(super) fn count_kernel(&self) {
+        self.metrics
+            .set_kernel_counters(|counter| self.tables.counter(counter).unwrap_or(0));
+    }
+}
+
+fn command_name(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .ok()
+        .map(|name| name.trim_end().to_owned())
+}
+
+fn destination(view: &ConnView) -> SocketAddr {
+    let addr = IpAddr::V6(Ipv6Addr::from(view.record.tuple.remote)).to_canonical();
+    SocketAddr::new(addr, view.record.tuple.remote_port)
+}
+
+/// The wall-clock time of an instant that is not far away.
+fn timestamp(now: Ns, at: Ns) -> Timestamp {
+    let ahead: Duration = at.since(now);
+    Timestamp::now() + ahead
+}

@@ -1,0 +1,48 @@
+//! Why the kernel side could not be set up. Each says what to do about it.
+
+use std::{io, path::PathBuf};
+
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum KernelError {
+    #[error(
+        "no cgroup2 file system is mounted\n  shaper finds processes by their cgroup v2; mount it with\n    \
+         mount -t cgroup2 none /sys/fs/cgroup/unified   (hybrid hosts)\n  or boot with systemd.unified_cgroup_hierarchy=1"
+    )]
+    NoCgroup2,
+
+    #[error("{}: cannot {action} the cgroup: {source}", path.display())]
+    Cgroup {
+        path: PathBuf,
+        action: &'static str,
+        source: io::Error,
+    },
+
+    #[error(
+        "loading BPF programs is not permitted\n  run as root, or with CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN \
+         (`cargo xtask run` uses sudo)"
+    )]
+    NotPermitted,
+
+    #[error(
+        "the kernel refused the program {program}: {cause}\n  `shaper doctor` shows what this kernel lacks"
+    )]
+    Load {
+        program: &'static str,
+        cause: String,
+    },
+
+    #[error("cannot attach {program} to {}: {cause}", cgroup.display())]
+    Attach {
+        program: &'static str,
+        cgroup: PathBuf,
+        cause: String,
+    },
+
+    #[error("cannot set up the BPF object: {0}")]
+    Object(String),
+
+    #[error("cannot use the BPF map {map}: {cause}")]
+    Map { map: &'static str, cause: String },
+}

@@ -1,0 +1,40 @@
+//! Reading the ring buffer.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use aya::maps::{MapData, RingBuf};
+use shaper_common::Event;
+
+/// The consumer's side of the event ring.
+pub struct Events {
+    ring: RingBuf<MapData>,
+}
+
+impl Events {
+    pub(super) fn new(ring: RingBuf<MapData>) -> Self {
+        Self { ring }
+    }
+
+    /// A descriptor for epoll: readable when the kernel asked for attention.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn attention(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the ring keeps its descriptor open for the call.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }.try_clone_to_owned()
+    }
+
+    /// The next event; `None` when the ring is empty.
+    pub fn next(&mut self) -> Option<Event> {
+        loop {
+            let item = self.ring.next()?;
+            if item.len() >= size_of::<Event>() {
+                // SAFETY: long enough, and every bit pattern is an `Event`.
+                return Some(unsafe { item.as_ptr().cast::<Event>().read_unaligned() });
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Loading the object and attaching its programs to the class cgroups.
+
+use std::{fs::File, path::Path};
+
+use aya::{
+    Ebpf, EbpfLoader,
+    programs::{
+        CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock, CgroupSockAddr, Program,
+        ProgramError, SockOps,
+    },
+};
+
+use super::{
+    KernelError,
+    events::Events,
+    tables::{Tables, chain, map_error, take_map},
+};
+
+/// The programs in the order in which they are attached: a socket must not be seen by a later stage before the
+/// earlier ones would have caught it, so the connect programs, which make records, come last.
+const PROGRAMS: [&str; 6] = [
+    "shaper_release",
+    "shaper_sockops",
+    "shaper_ingress",
+    "shaper_egress",
+    "shaper_connect6",
+    "shaper_connect4",
+];
+
+/// A loaded object. Dropping it detaches everything.
+#[derive(Debug)]
+pub struct Programs {
+    ebpf: Ebpf,
+}
+
+/// Loads the programs into the kernel, attached nowhere yet.
+///
+/// # Errors
+/// [`KernelError::NotPermitted`], [`KernelError::Load`] with the verifier's last words, or what else went wrong.
+pub fn load(object: &[u8]) -> Result<(Programs, Tables, Events), KernelError> {
+    let mut ebpf = EbpfLoader::new().load(object).map_err(|error| {
+        let cause = chain(&error);
+        if not_permitted(&cause) {
+            KernelError::NotPermitted
+        } else {
+            KernelError::Object(cause)
+        }
+    })?;
+    for name in PROGRAMS {
+        let loaded = match program(&mut ebpf, name)? {
+            Program::CgroupSkb(program) => program.load(),
+            Program::CgroupSock(program) => program.load(),
+            Program::CgroupSockAddr(program) => program.load(),
+            Program::SockOps(program) => program.load(),
+            _ => {
+                return Err(KernelError::Load {
+                    program: name,
+                    cause: "unexpected program type".to_owned(),
+                });
+            }
+        };
+        loaded.map_err(|error| load_error(name, &error))?;
+    }
+    let tables = Tables::take(&mut ebpf)?;
+    let ring = take_map(&mut ebpf, "EVENTS")?
+        .try_into()
+        .map_err(|error| map_error("EVENTS", &error))?;
+    Ok((Programs { ebpf }, tables, Events::new(ring)))
+}
+
+impl Programs {
+    /// Attaches all programs to a cgroup. Its sockets and those of all cgroups below are governed from then on.
+    ///
+    /// # Errors
+    /// [`KernelError::Attach`]; what was attached before goes with `self`.
+    pub fn attach(&mut self, path: &Path) -> Result<(), KernelError> {
+        let cgroup = File::open(path).map_err(|source| KernelError::Cgroup {
+            path: path.to_owned(),
+            action: "open",
+            source,
+        })?;
+        for name in PROGRAMS {
+            self.attach_one(name, &cgroup)
+                .map_err(|error| KernelError::Attach {
+                    program: name,
+                    cgroup: path.to_owned(),
+                    cause: chain(&error),
+                })?;
+        }
+        Ok(())
+    }
+
+    /// With links, which allow several programs side by side whatever the mode: `Single` is flag 0, the only value
+    /// `cgroup_bpf_link_attach` takes.
+    fn attach_one(&mut self, name: &'static str, cgroup: &File) -> Result<(), ProgramError> {
+        let mode = CgroupAttachMode::Single;
+        match self.ebpf.program_mut(name) {
+            Some(Program::CgroupSkb(program)) => {
+                let direction = if name == "shaper_egress" {
+                    CgroupSkbAttachType::Egress
+                } else {
+                    CgroupSkbAttachType::Ingress
+                };
+                CgroupSkb::attach(program, cgroup, direction, mode).map(drop)
+            }
+            Some(Program::CgroupSock(program)) => {
+                CgroupSock::attach(program, cgroup, mode).map(drop)
+            }
+            Some(Program::CgroupSockAddr(program)) => {
+                CgroupSockAddr::attach(program, cgroup, mode).map(drop)
+            }
+            Some(Program::SockOps(program)) => SockOps::attach(program, cgroup, mode).map(drop),
+            _ => Err(ProgramError::NotLoaded),
+        }
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Program, KernelError> {
+    ebpf.program_mut(name).ok_or_else(|| KernelError::Load {
+        program: name,
+        cause: "the object does not have it".to_owned(),
+    })
+}
+
+fn load_error(program: &'static str, error: &ProgramError) -> KernelError {
+    let cause = chain(error);
+    if not_permitted(&cause) && !cause.contains("processed") {
+        return KernelError::NotPermitted;
+    }
+    // The verifier's reason stands at the end of its log, which can have thousands of lines.
+    let last: Vec<_> = cause
+        .lines()
+        .rev()
+        .filter(|line| !line.trim().is_empty())
+        .take(12)
+        .collect();
+    let cause = last.into_iter().rev().collect::<Vec<_>>().join("\n    ");
+    KernelError::Load { program, cause }
+}
+
+fn not_permitted(cause: &str) -> bool {
+    cause.contains("Operation not permitted") || cause.contains("Permission denied")
+}

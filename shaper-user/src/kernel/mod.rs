@@ -1,0 +1,24 @@
+//! The controller's hands: everything that touches the kernel. No decision is made here.
+
+mod cgroups;
+mod clock;
+mod diag;
+mod error;
+mod events;
+mod gates;
+mod load;
+mod netns;
+mod raw;
+mod segment;
+mod shared;
+mod tables;
+
+pub use cgroups::{CgroupId, CgroupRoot, id_of, topmost};
+pub use clock::now;
+pub use error::KernelError;
+pub use events::Events;
+pub use gates::{ConnView, NotAdmitted, change_slots};
+pub use load::{Programs, load};
+pub use netns::{Namespace, Namespaces, NetnsCookie};
+pub use raw::Route;
+pub use tables::Tables;
