@@ -1,7 +1,8 @@
 //! Puts the kernel object where `include_bytes!` finds it: `$OUT_DIR/shaper.bpf.o`.
 //!
-//! That is the checked-in object, or the file that `SHAPER_BPF_OBJECT` names. The checked-in one is refused when the
-//! kernel sources have changed since it was built: a controller and an object of different ABIs must not meet.
+//! That is the checked-in object, or the file that `SHAPER_BPF_OBJECT` (an absolute path) names, as it is. The
+//! checked-in one is refused when the kernel sources have changed since it was built: a controller and an object of
+//! different ABIs must not meet.
 
 #[path = "../xtask/src/kernel_object.rs"]
 mod kernel_object;
@@ -38,7 +39,6 @@ fn object() -> Result<Vec<u8>, String> {
     }
 
     let root = Path::new("..");
-    println!("cargo::rerun-if-changed=build.rs");
     for input in SOURCES.into_iter().chain([OBJECT, MANIFEST]) {
         println!("cargo::rerun-if-changed={}", root.join(input).display());
     }
