@@ -14,8 +14,11 @@ pub enum Action {
     Admit {
         lane: LaneId,
         conn: ConnHandle,
-        /// The waiter's own class: only interactive work may go below the reserve.
+        /// The waiter's own class.
         class: Class,
+        /// Slots that must be free, credits included, besides the one it takes: the reserve, or what interactive work does
+        /// not use of it. Whatever the floor, work of the other classes may never use more than *budget − reserve*.
+        floor: u32,
         wait: Duration,
     },
     /// Let the connection be made and hold its request instead. It stays a waiter.

@@ -64,7 +64,7 @@ impl Lane {
 
     /// Admits all who may start. Returns when the pace allows the next one, if the pace is what stopped it.
     fn admit_waiters(&mut self, turn: &mut Turn<'_>) -> Option<Ns> {
-        while let Some(waiter) = self.next_to_admit(turn.now) {
+        while let Some((waiter, floor)) = self.next_to_admit(turn.now) {
             if !self.rules.observes() {
                 let earliest = self.pacer.earliest(turn.now);
                 if earliest > turn.now {
@@ -72,40 +72,48 @@ impl Lane {
                 }
             }
             self.queue.remove(waiter.conn);
-            self.admit(waiter, turn);
+            self.admit(waiter, floor, turn);
         }
         None
     }
 
-    /// Who would start now if the pace allowed it.
-    fn next_to_admit(&self, now: Ns) -> Option<Waiter> {
+    /// Who would start now if the pace allowed it, and how many slots must stay free when it does.
+    fn next_to_admit(&self, now: Ns) -> Option<(Waiter, u32)> {
         let aging = self.rules.aging;
         if self.rules.observes() {
-            return self
-                .queue
-                .in_order(now, aging)
-                .next()
-                .map(|(waiter, _)| *waiter);
+            let (waiter, _) = self.queue.in_order(now, aging).next()?;
+            return Some((*waiter, 0));
         }
         let free = self.ledger.free();
         if free == 0 || self.paused_until.is_some() || self.stalled_until.is_some() {
             return None;
         }
-        let reserve = self.limits().reserve;
-        let (first, _) = self
+        let (first, effective) = self
             .queue
             .first(now, aging, |class| self.class_has_room(class))?;
-        if first.class == Class::Interactive || free > reserve {
-            return Some(*first);
+        if first.class == Class::Interactive {
+            return Some((*first, 0));
         }
-        // What is free is the reserve, and the first in line may not have it. Interactive work behind it has aged less:
-        // it may use the reserve, but what it has beyond that is kept for the first, or a steady stream of it would take
-        // each slot that comes free and the first would never go.
+        let reserve = self.limits().reserve;
+        if free > reserve {
+            return Some((*first, reserve));
+        }
+        if effective != Class::Interactive {
+            return None;
+        }
+        // It has waited so long that it ranks with interactive work, which would go on taking whatever comes free: it may
+        // have a slot if interactive work has its reserve, be that free or in use.
         let interactive = self.ledger.by_class()[Class::Interactive.index()];
-        if interactive < reserve && self.class_has_room(Class::Interactive) {
-            return self.queue.first_of(Class::Interactive).copied();
+        let unused_reserve = reserve.saturating_sub(interactive);
+        if free > unused_reserve {
+            return Some((*first, unused_reserve));
         }
-        None
+        // What is free is the reserve, for those behind it.
+        if !self.class_has_room(Class::Interactive) {
+            return None;
+        }
+        let next = self.queue.first_of(Class::Interactive)?;
+        Some((*next, 0))
     }
 
     /// Tells the kernel what it may hand out, where that differs from what it knows. `told`: the credits that it has.

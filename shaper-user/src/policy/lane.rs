@@ -257,9 +257,9 @@ impl Lane {
         self.leaving.remove(&conn);
         if let Some(waiter) = self.queue.remove(conn) {
             self.leave_ticket(waiter, turn.now);
-        } else if self.ledger.holds(conn) {
-            // It went away while it was being admitted.
-            self.admit_failed(conn, AdmitFailure::Gone, turn);
+        } else if let Some(holder) = self.ledger.give_back(conn) {
+            // It waited again, and the news of the slot that it gave back before was lost.
+            self.sync_cap(holder.account, turn.names);
         }
     }
 
@@ -378,8 +378,8 @@ impl Lane {
         turn.ended.push(ended);
     }
 
-    /// A waiter starts.
-    pub(super) fn admit(&mut self, waiter: Waiter, turn: &mut Turn<'_>) {
+    /// A waiter starts, and leaves `floor` slots free.
+    pub(super) fn admit(&mut self, waiter: Waiter, floor: u32, turn: &mut Turn<'_>) {
         let found = self.ledger.slots();
         let ended = ended(&waiter, Outcome::Admitted, turn.now, turn.lane);
         self.pacer.record(turn.now);
@@ -389,6 +389,7 @@ impl Lane {
             lane: turn.lane,
             conn: waiter.conn,
             class: waiter.class,
+            floor,
             wait: ended.wait,
         });
         let holder = Holder {

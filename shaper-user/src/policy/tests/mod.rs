@@ -1,1 +1,51 @@
-//! Promises of whole lanes, each told as a small story with a made-up clock.
+//! Promises of whole lanes: stories with a made-up clock, and properties under a model of the kernel whose news comes
+//! late.
+
+mod bounds;
+mod cost;
+mod kernel;
+mod order;
+mod pauses;
+mod properties;
+mod reload;
+mod starvation;
+mod tickets;
+mod truth;
+mod world;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::*;
+use world::World;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A lane with this limit and nothing else that could stand in the way.
+fn rules(max_inflight: u32) -> LaneRules {
+    LaneRules {
+        max_inflight,
+        max_queue: 1000,
+        queue_timeout: [SECOND * 300; 3],
+        interactive_reserve: 0,
+        connect_hold: ConnectHold::Always,
+        idle_release: SECOND * 2,
+        abort_hold: SECOND * 15,
+        wake_bytes: 128,
+        aging: SECOND * 60,
+        ticket_grace: SECOND * 10,
+        class_cap: [None; 3],
+        account_cap: None,
+        account_overrides: BTreeMap::new(),
+        pace: None,
+    }
+}
+
+/// A pace that bounds nothing, to be filled in.
+const PACE: Pace = Pace {
+    mode: PaceMode::Burst,
+    per_second: None,
+    per_minute: None,
+    min_interval: Duration::ZERO,
+    safety_margin: 0.0,
+    window_slack: Duration::ZERO,
+};

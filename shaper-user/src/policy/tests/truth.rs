@@ -1,0 +1,120 @@
+//! The kernel's word is the truth: races, lost news, and pictures that overtake it.
+
+use shaper_common::Class::{Bulk, Default as Normal, Interactive};
+
+use super::*;
+
+/// D2, E2: a credit that is spent while the policy admits costs the waiter nothing but a moment.
+#[test]
+fn a_waiter_whose_slot_was_taken_keeps_its_place() {
+    let mut world = World::new(LaneRules {
+        class_cap: [None, None, Some(1)],
+        ..rules(2)
+    });
+    let first = world.arrive(Bulk);
+    let waiter = world.arrive(Bulk);
+    // The last credit is spent and the bulk slot comes back; the policy hears of the second only.
+    let taken = world.connect(Normal, None).unwrap();
+    world.kernel.close(first);
+    let other = world.connect(Interactive, None);
+    let released = world.kernel.news.remove(1).unwrap();
+    world.kernel.news.push_front(released);
+    world.deliver(1);
+    assert!(world.is_open(taken));
+    assert_eq!(world.view().counters.get(Bulk, Outcome::Expired), 0);
+    world.deliver_all();
+    assert!(
+        world.is_open(waiter) || world.line().contains(&waiter),
+        "{other:?}"
+    );
+    world.run_dry();
+    assert_eq!(world.kernel.requests.len(), 4);
+    assert_eq!(world.ended.len(), 4);
+}
+
+/// E4: lost news delays, and the next picture makes good for it.
+#[test]
+fn a_picture_makes_good_for_lost_news() {
+    let mut world = World::new(rules(2));
+    let conns: Vec<_> = (0..2).map(|_| world.arrive(Normal)).collect();
+    let waiter = world.arrive(Normal);
+    world.kernel.close(conns[0]);
+    let unheard = world.connect(Normal, None).unwrap();
+    world.kernel.news.clear();
+    world.pass(SECOND);
+    assert!(world.waits(waiter) && world.waits(unheard));
+    world.tell(Event::Reconcile(world.kernel.picture()));
+    assert!(world.is_open(waiter) && world.waits(unheard));
+    assert_eq!(world.line(), [unheard]);
+    assert_eq!(
+        world.view().oldest_wait,
+        Some(SECOND),
+        "since the kernel held it"
+    );
+}
+
+/// E4: news that is older than a picture does not undo it, and starts are counted once.
+#[test]
+fn a_picture_that_overtakes_its_news_counts_nothing_twice() {
+    let mut world = World::new(rules(2));
+    let conns: Vec<_> = (0..3)
+        .map(|_| world.connect(Normal, None).unwrap())
+        .collect();
+    world.tell(Event::Reconcile(world.kernel.picture()));
+    assert_eq!(world.view().in_flight, [0, 2, 0]);
+    world.deliver_all();
+    let view = world.view();
+    assert_eq!((view.in_flight, view.queued), ([0, 2, 0], [0, 1, 0]));
+    assert_eq!(view.counters.total(Outcome::Admitted), 2);
+    world.leave(conns[0]);
+    assert!(world.is_open(conns[2]));
+}
+
+/// E5: a new controller finds the lane as the old one left it, places included.
+#[test]
+fn a_restarted_policy_takes_over_from_the_picture() {
+    let mut world = World::new(rules(1));
+    let holder = world.arrive(Normal);
+    let first = world.arrive(Normal);
+    world.pass(SECOND * 61);
+    let second = world.arrive(Interactive);
+    world.policy = Policy::new();
+    world.reload(rules(1));
+    world.tell(Event::Reconcile(world.kernel.picture()));
+    assert_eq!(world.view().in_flight, [0, 1, 0]);
+    assert_eq!(world.line(), [first, second]);
+    assert!(world.view().saturated);
+    world.leave(holder);
+    assert!(world.is_open(first));
+}
+
+/// E4: a waiter that vanished unheard is found out by the picture and leaves its ticket.
+#[test]
+fn a_waiter_that_vanished_unheard_leaves_its_ticket() {
+    let mut world = World::new(rules(1));
+    world.arrive(Normal);
+    let lost = world.connect_as(Normal, None, 7).unwrap();
+    world.deliver_all();
+    world.kernel.close(lost);
+    world.kernel.news.clear();
+    world.tell(Event::Reconcile(world.kernel.picture()));
+    assert_eq!((world.view().queued, world.view().tickets), ([0; 3], 1));
+}
+
+/// An unsaturated lane asks for nothing: the kernel spends and refunds by itself.
+#[test]
+fn an_unsaturated_lane_needs_no_action() {
+    let mut world = World::new(LaneRules {
+        interactive_reserve: 1,
+        ..rules(8)
+    });
+    let done = world.done.len();
+    for _ in 0..100 {
+        let conns = [Bulk, Normal, Interactive].map(|class| world.arrive(class));
+        for conn in conns {
+            world.leave(conn);
+        }
+    }
+    assert_eq!(world.done[done..], []);
+    assert_eq!(world.policy.next_deadline(), None);
+}
