@@ -303,10 +303,12 @@ impl ControllerBuilder {
                 let finished = process.finish(STOP_PATIENCE)?;
                 Err(error.context(format!("its log:\n{}{}", finished.stdout, finished.stderr)))
             }
-            None => bail!(
-                "the controller is not healthy after {START_PATIENCE:?}; its log:\n{}",
-                process.said()
-            ),
+            None => {
+                bail!(
+                    "the controller is not healthy after {START_PATIENCE:?}; its log:\n{}",
+                    process.said()
+                )
+            }
         }
     }
 

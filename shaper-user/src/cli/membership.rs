@@ -33,9 +33,11 @@ pub fn cgroup_of(
     let relative = match account {
         None => own.clone(),
         Some(account) if is_name(account) => format!("{own}/{account}"),
-        Some(account) => bail!(
-            "{account:?} is no account name: it becomes a cgroup, so no `/`, and not `.` or `..`"
-        ),
+        Some(account) => {
+            bail!(
+                "{account:?} is no account name: it becomes a cgroup, so no `/`, and not `.` or `..`"
+            )
+        }
     };
     let root = CgroupRoot::find()?;
     root.create(&relative)?;

@@ -16,6 +16,7 @@ use crate::{
     control::ControlSocket,
     controller::Controller,
     handle::Handle,
+    kernel,
     metrics::Metrics,
     paths::{self, Instance},
     serve,
@@ -50,6 +51,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
+    kernel::require_capabilities()?;
     let control = args
         .control
         .clone()

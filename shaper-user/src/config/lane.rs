@@ -113,7 +113,8 @@ fn explain_note(note: EndpointNote, spec: &EndpointSpec) -> (String, String) {
         ),
         EndpointNote::Everything => (
             format!("{spec} is every address there is"),
-            "name the gateway's own addresses, unless the lane is meant for all traffic to this port".to_owned(),
+            "name the gateway's own addresses, unless the lane is meant for all traffic to this port"
+                .to_owned(),
         ),
     }
 }
@@ -315,7 +316,9 @@ fn reserve(
         reader.warn(
             at,
             key::INTERACTIVE_RESERVE.path,
-            format!("a reserve of {reserve} leaves no slot of max_inflight = {limit} for the rest; {most} is used"),
+            format!(
+                "a reserve of {reserve} leaves no slot of max_inflight = {limit} for the rest; {most} is used"
+            ),
             format!("at most {most}"),
         );
     }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use shaper_common::{CLASS_COUNT, Class, Endpoint, Lane, LaneMode, MAX_LANES};
+use shaper_common::{CLASS_COUNT, Class, Endpoint, Lane, LaneMode, MAX_LANES, SharedU32};
 use tracing::warn;
 
 use crate::{
     config::LaneConfig,
     kernel::{KernelError, Tables, change_slots},
-    metrics::{LaneMetrics, Metrics},
+    metrics::{LaneMetrics, Metrics, RefusalReason},
     policy::LaneId,
 };
 
@@ -22,6 +22,8 @@ pub struct ActiveLane {
     pub metrics: LaneMetrics,
     /// What is in the kernel's trie for it.
     endpoints: HashSet<Endpoint>,
+    /// Refusals that the metrics have been told of, by class.
+    refusals_told: [u32; CLASS_COUNT],
 }
 
 impl ActiveLane {
@@ -83,19 +85,20 @@ impl Lanes {
             Some(id) => id,
             None => self.free_id(tables).ok_or(LaneError::TooMany)?,
         };
-        let endpoints = self
-            .active
-            .remove(&id)
-            .map(|lane| lane.endpoints)
-            .unwrap_or_default();
-        let lane = ActiveLane {
-            metrics: metrics.lane(&config.name),
-            config,
-            endpoints,
+        let element = tables
+            .lanes
+            .get(u32::from(id.0))
+            .ok_or(LaneError::TooMany)?;
+        let lane = match self.active.remove(&id) {
+            Some(lane) => ActiveLane { config, ..lane },
+            None => ActiveLane {
+                metrics: metrics.lane(&config.name),
+                config,
+                endpoints: HashSet::new(),
+                refusals_told: element.refused.each_ref().map(SharedU32::load),
+            },
         };
-        if let Some(element) = tables.lanes.get(u32::from(id.0)) {
-            mirror(&lane, element);
-        }
+        mirror(&lane, element);
         self.active.insert(id, lane);
         Ok(id)
     }
@@ -141,6 +144,23 @@ impl Lanes {
             element.mode.store(LaneMode::Unused as u32);
         }
         Some(lane)
+    }
+
+    /// Tells the metrics of the refusals since the last time.
+    pub fn count_refusals(&mut self, tables: &Tables) {
+        for (id, lane) in &mut self.active {
+            let Some(element) = tables.lanes.get(u32::from(id.0)) else {
+                continue;
+            };
+            for class in Class::ALL {
+                let told = &mut lane.refusals_told[class.index()];
+                let now = element.refused[class.index()].load();
+                let new = u64::from(now.wrapping_sub(*told));
+                lane.metrics
+                    .count_refusals(class, RefusalReason::QueueFull, new);
+                *told = now;
+            }
+        }
     }
 
     /// An element that no lane uses and on which no connection of an earlier lane counts.

@@ -20,6 +20,7 @@ impl Controller {
             .collect();
         let mut accounts = HashSet::new();
         let mut namespaces = HashSet::new();
+        let mut remotes = HashSet::new();
         for view in self.tables.views() {
             let Ok(lane) = u16::try_from(view.record.lane).map(LaneId) else {
                 continue;
@@ -28,6 +29,7 @@ impl Controller {
                 Some(AccountId(view.record.account_cgroup)).filter(|account| account.0 != 0);
             accounts.extend(account.map(|account| (lane, account)));
             namespaces.insert(view.netns());
+            remotes.insert(view.remote());
             let Some(picture) = pictures.get_mut(&lane) else {
                 continue;
             };
@@ -52,6 +54,8 @@ impl Controller {
                 .on_event(now, lane, Event::Reconcile(picture), &mut self.actions);
         }
         self.carry_out(now);
+        // Nobody listens while the lanes have no names.
+        let _ = self.in_use.send(remotes);
         self.accounts.retain(&accounts, &mut self.tables);
         self.namespaces.retain(|netns| namespaces.contains(&netns));
     }

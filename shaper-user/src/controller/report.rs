@@ -1,18 +1,13 @@
 //! What the controller shows of itself.
 
-use std::{
-    collections::HashMap,
-    fs,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
+use std::{collections::HashMap, fs, net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
 use shaper_common::{Counter, Gate};
 
 use super::{Controller, translate::conn_id};
 use crate::{
-    kernel::{self, ConnView},
+    kernel,
     policy::{LaneId, LaneView, Ns},
     snapshot::{
         AccountSnapshot, ByClass, Diagnosis, LaneSnapshot, Mode, Snapshot, Stage, Ungoverned,
@@ -133,7 +128,7 @@ impl Controller {
                     account: waiter.account.map(|account| self.accounts.name(account)),
                     pid: waiter.client.0,
                     command: command_name(waiter.client.0),
-                    destination: destination(&view),
+                    destination: SocketAddr::new(view.remote().addr(), view.remote().port()),
                     stage: if view.gate == Gate::HeldSyn {
                         Stage::Connect
                     } else {
@@ -151,7 +146,8 @@ impl Controller {
     }
 
     /// Takes the kernel's counters over into the metrics.
-    pub(super) fn count_kernel(&self) {
+    pub(super) fn count_kernel(&mut self) {
+        self.lanes.count_refusals(&self.tables);
         self.metrics
             .set_kernel_counters(|counter| self.tables.counter(counter).unwrap_or(0));
     }
@@ -161,11 +157,6 @@ fn command_name(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm"))
         .ok()
         .map(|name| name.trim_end().to_owned())
-}
-
-fn destination(view: &ConnView) -> SocketAddr {
-    let addr = IpAddr::V6(Ipv6Addr::from(view.record.tuple.remote)).to_canonical();
-    SocketAddr::new(addr, view.record.tuple.remote_port)
 }
 
 /// The wall-clock time of an instant that is not far away.

@@ -4,6 +4,8 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
+use super::capabilities::Capability;
+
 #[derive(Debug, Error)]
 pub enum KernelError {
     #[error(
@@ -20,10 +22,10 @@ pub enum KernelError {
     },
 
     #[error(
-        "loading BPF programs is not permitted\n  run as root, or with CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN \
-         (`cargo xtask run` uses sudo)"
+        "not permitted: shaper lacks {}\n  run it as root (`cargo xtask run` uses sudo), or grant these capabilities",
+        names(missing)
     )]
-    NotPermitted,
+    NotPermitted { missing: Vec<Capability> },
 
     #[error(
         "the kernel refused the program {program}: {cause}\n  `shaper doctor` shows what this kernel lacks"
@@ -45,4 +47,12 @@ pub enum KernelError {
 
     #[error("cannot use the BPF map {map}: {cause}")]
     Map { map: &'static str, cause: String },
+}
+
+fn names(capabilities: &[Capability]) -> String {
+    let names: Vec<_> = capabilities
+        .iter()
+        .map(|capability| capability.name())
+        .collect();
+    names.join(", ")
 }

@@ -3,7 +3,9 @@
 //! Counterpart of `record.rs` and `slot.rs` in the kernel object. Every change of a gate is a compare-and-swap; who wins
 //! it settles the counts, so each is settled once, whichever side was faster.
 
-use shaper_common::{Class, Conn, ConnId, Gate, GateWord, Lane, SlotWord};
+use std::net::Ipv6Addr;
+
+use shaper_common::{Class, Conn, ConnId, Endpoint, Gate, GateWord, Lane, SlotWord};
 
 use super::{netns::NetnsCookie, raw::Route, segment, tables::Tables};
 use crate::policy::Ns;
@@ -37,6 +39,12 @@ impl ConnView {
 
     pub fn netns(&self) -> NetnsCookie {
         NetnsCookie(self.record.netns)
+    }
+
+    /// The gateway's end.
+    pub fn remote(&self) -> Endpoint {
+        let addr = Ipv6Addr::from(self.record.tuple.remote);
+        Endpoint::host(addr.into(), self.record.tuple.remote_port)
     }
 
     /// How packets in its name leave.

@@ -11,7 +11,7 @@ use aya::{
 };
 
 use super::{
-    KernelError,
+    KernelError, capabilities,
     events::Events,
     tables::{Tables, chain, map_error, take_map},
 };
@@ -38,14 +38,10 @@ pub struct Programs {
 /// # Errors
 /// [`KernelError::NotPermitted`], [`KernelError::Load`] with the verifier's last words, or what else went wrong.
 pub fn load(object: &[u8]) -> Result<(Programs, Tables, Events), KernelError> {
-    let mut ebpf = EbpfLoader::new().load(object).map_err(|error| {
-        let cause = chain(&error);
-        if not_permitted(&cause) {
-            KernelError::NotPermitted
-        } else {
-            KernelError::Object(cause)
-        }
-    })?;
+    capabilities::require()?;
+    let mut ebpf = EbpfLoader::new()
+        .load(object)
+        .map_err(|error| KernelError::Object(chain(&error)))?;
     for name in PROGRAMS {
         let loaded = match program(&mut ebpf, name)? {
             Program::CgroupSkb(program) => program.load(),
@@ -124,9 +120,6 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Program
 
 fn load_error(program: &'static str, error: &ProgramError) -> KernelError {
     let cause = chain(error);
-    if not_permitted(&cause) && !cause.contains("processed") {
-        return KernelError::NotPermitted;
-    }
     // The verifier's reason stands at the end of its log, which can have thousands of lines.
     let last: Vec<_> = cause
         .lines()
@@ -136,8 +129,4 @@ fn load_error(program: &'static str, error: &ProgramError) -> KernelError {
         .collect();
     let cause = last.into_iter().rev().collect::<Vec<_>>().join("\n    ");
     KernelError::Load { program, cause }
-}
-
-fn not_permitted(cause: &str) -> bool {
-    cause.contains("Operation not permitted") || cause.contains("Permission denied")
 }

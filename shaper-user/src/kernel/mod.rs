@@ -1,5 +1,6 @@
 //! The controller's hands: everything that touches the kernel. No decision is made here.
 
+mod capabilities;
 mod cgroups;
 mod clock;
 mod diag;
@@ -13,6 +14,9 @@ mod segment;
 mod shared;
 mod tables;
 
+pub use capabilities::{
+    Capability, missing as missing_capabilities, require as require_capabilities,
+};
 pub use cgroups::{CgroupId, CgroupRoot, id_of, topmost};
 pub use clock::now;
 pub use error::KernelError;
