@@ -123,7 +123,7 @@ impl Lane {
             self.rules.observes() || self.paused_until.is_some() || self.pacer.is_pacing(turn.now);
         // Everybody who may start has been admitted, so what is free now serves newcomers alone. The kernel keeps the
         // reserve and the caps.
-        let credits = if ours_to_time || barrier == Some(Class::Interactive) {
+        let credits = if ours_to_time {
             0
         } else if self.stalled_until.is_some() {
             self.ledger.credits()

@@ -3,11 +3,13 @@
 //! A request that found *n* or more in flight would have waited under a limit of *n*. The profile keeps that for every
 //! limit at once, so an operator who only observes can read a limit off it before enforcing one.
 
+use std::fmt;
+
 /// Requests in flight up to which starts are told apart.
 const TOLD_APART: usize = 256;
 
 /// Starts by the number of requests that each found in flight.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct StartProfile {
     /// The last element counts the starts that found `TOLD_APART` or more.
     found: Box<[u64; TOLD_APART + 1]>,
@@ -18,6 +20,13 @@ impl Default for StartProfile {
         Self {
             found: Box::new([0; TOLD_APART + 1]),
         }
+    }
+}
+
+impl fmt::Debug for StartProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = self.found.iter().enumerate().filter(|&(_, &n)| n > 0);
+        f.debug_map().entries(found).finish()
     }
 }
 

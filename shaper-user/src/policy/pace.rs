@@ -152,7 +152,7 @@ impl Rate {
         };
         Window {
             starts: starts.max(1) as usize,
-            length: length + slack,
+            length: length.saturating_add(slack),
         }
     }
 }

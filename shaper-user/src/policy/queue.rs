@@ -65,7 +65,7 @@ pub(super) fn next_step(class: Class, arrived: Ns, now: Ns, aging: Duration) -> 
         return None;
     }
     let steps = class.index() - effective.index();
-    Some(arrived + aging * (steps as u32 + 1))
+    Some(arrived + aging.saturating_mul(steps as u32 + 1))
 }
 
 impl Queue {

@@ -33,7 +33,7 @@ pub struct LaneView {
     pub queue_timeouts: u32,
     /// Within the last five minutes.
     pub refusals: u32,
-    /// Somebody has been waiting without a break for [`SATURATED_AFTER`](super::SATURATED_AFTER) or longer.
+    /// Somebody has been waiting without a break for [`SATURATED_AFTER`] or longer.
     pub saturated: bool,
     pub paused_until: Option<Ns>,
     /// In order of class and account.

@@ -4,32 +4,53 @@ use shaper_common::Class::{Bulk, Default as Normal, Interactive};
 
 use super::*;
 
-/// D2, E2: a credit that is spent while the policy admits costs the waiter nothing but a moment.
+/// D2, E2: a waiter that is admitted to a slot which the kernel has just handed out keeps its place, and the lane its limit.
 #[test]
 fn a_waiter_whose_slot_was_taken_keeps_its_place() {
+    let capped = LaneRules {
+        class_cap: [None, None, Some(1)],
+        ..rules(2)
+    };
+    let mut world = World::new(capped);
+    world.arrive(Bulk);
+    let waiter = world.arrive(Bulk);
+    world.pass(SECOND);
+    let quicker = world.connect(Normal, None).unwrap();
+    assert!(world.is_open(quicker));
+    let done = world.done.len();
+    world.reload(rules(2));
+    assert_eq!(
+        world.admitted_since(done),
+        [waiter],
+        "a credit is left, it thinks"
+    );
+    assert_eq!(world.line(), [waiter]);
+    assert_eq!(world.view().oldest_wait, Some(SECOND));
+    assert_eq!(world.view().counters.get(Bulk, Outcome::Admitted), 1);
+
+    world.deliver_all();
+    assert!(world.waits(waiter));
+    world.leave(quicker);
+    assert!(world.is_open(waiter));
+    assert_eq!(world.ended.last().unwrap().conn, waiter);
+    assert_eq!(world.ended.len(), 3);
+}
+
+/// E4: where the news of a spent credit is lost, the policy tries again now and then, not all the time.
+#[test]
+fn a_failed_admission_is_tried_again_after_a_moment() {
     let mut world = World::new(LaneRules {
         class_cap: [None, None, Some(1)],
         ..rules(2)
     });
-    let first = world.arrive(Bulk);
+    world.arrive(Bulk);
     let waiter = world.arrive(Bulk);
-    // The last credit is spent and the bulk slot comes back; the policy hears of the second only.
-    let taken = world.connect(Normal, None).unwrap();
-    world.kernel.close(first);
-    let other = world.connect(Interactive, None);
-    let released = world.kernel.news.remove(1).unwrap();
-    world.kernel.news.push_front(released);
-    world.deliver(1);
-    assert!(world.is_open(taken));
-    assert_eq!(world.view().counters.get(Bulk, Outcome::Expired), 0);
-    world.deliver_all();
-    assert!(
-        world.is_open(waiter) || world.line().contains(&waiter),
-        "{other:?}"
-    );
-    world.run_dry();
-    assert_eq!(world.kernel.requests.len(), 4);
-    assert_eq!(world.ended.len(), 4);
+    world.connect(Normal, None).unwrap();
+    world.kernel.news.clear();
+    world.reload(rules(2));
+    let done = world.done.len();
+    world.pass(SECOND);
+    assert_eq!(world.admitted_since(done), [waiter; 20]);
 }
 
 /// E4: lost news delays, and the next picture makes good for it.
