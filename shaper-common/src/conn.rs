@@ -6,8 +6,11 @@
 
 use crate::{SharedU32, SharedU64};
 
+/// Marks [`Conn::response_end`] as known.
+pub const END_KNOWN: u64 = 1 << 32;
+
 /// Bytes of a TCP header that a record can keep: the longest there is (RFC 9293, 3.1: data offset 15).
-pub const SYN_CAPACITY: usize = 60;
+pub const HEADER_CAPACITY: usize = 60;
 
 /// A record and its generation: what a governed socket's storage holds, and what events and the controller call a
 /// connection.
@@ -42,19 +45,27 @@ pub struct Tuple {
 
 const _: () = assert!(size_of::<Tuple>() == 36);
 
-/// The first SYN that was dropped: its TCP header with options.
+/// The TCP header, options included, of a segment that was dropped: the first SYN, or the latest request bytes.
 #[repr(C)]
 #[derive(Debug)]
-pub struct HeldSyn {
-    /// Length of `header` in bytes; 0 until a SYN was dropped. Written last, with a barrier.
-    pub len: SharedU32,
-    pub header: [u8; SYN_CAPACITY],
+pub struct HeldHeader {
+    /// When the segment was dropped.
+    pub ns: u64,
+    /// Odd while the kernel writes, changed by every write: a reader that sees one even value before and after has an
+    /// unmixed copy.
+    pub version: SharedU32,
+    /// Length of `header` in bytes; 0: nothing was dropped yet.
+    pub len: u32,
+    pub header: [u8; HEADER_CAPACITY],
+    pub reserved: u32,
 }
 
-/// One element of the connection array. Times are `CLOCK_MONOTONIC` in nanoseconds, 0 for "not yet".
+const _: () = assert!(size_of::<HeldHeader>() == 80);
+
+/// One element of the connection array. Times are `CLOCK_MONOTONIC` in nanoseconds, 0 for "not yet". Sequence numbers
+/// are TCP's, in host byte order.
 ///
-/// The kernel writes everything but `account` and `admitted_ns` of a waiter, which the controller sets before it opens
-/// the gate.
+/// The kernel writes all plain fields; the controller writes only shared ones.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Conn {
@@ -71,14 +82,25 @@ pub struct Conn {
     /// When the last slot was taken.
     pub admitted_ns: SharedU64,
     pub established_ns: u64,
+    /// When the present or last request began to leave.
+    pub request_ns: u64,
     /// Last payload to the gateway.
     pub tx_ns: u64,
     /// Last payload from the gateway.
     pub rx_ns: u64,
+    /// When the last payload from the gateway looked like the end of a chunked stream; 0: it did not.
+    pub end_hint_ns: u64,
+    /// When the client went away from an unanswered request.
+    pub left_ns: u64,
     /// Payload bytes to the gateway, held ones not counted.
     pub tx_bytes: u64,
     /// Payload bytes from the gateway.
     pub rx_bytes: u64,
+    /// Where the present response ends: [`END_KNOWN`] and the sequence number behind its last byte; 0: not known. Set
+    /// by the controller from the response's head.
+    pub response_end: SharedU64,
+    /// Start of the current window of `wake_bytes`.
+    pub wake_window_ns: u64,
     /// Index of the lane.
     pub lane: u32,
     /// A [`Class`](crate::Class) by number.
@@ -96,9 +118,22 @@ pub struct Conn {
     pub ifindex: u32,
     /// Packets dropped so far to hold this connection.
     pub held_packets: u32,
-    pub reserved0: u32,
-    pub syn: HeldSyn,
-    pub reserved1: [u64; 4],
+    /// End of the payload that has passed to the gateway. Meaningless while `tx_bytes` is 0.
+    pub passed_seq: u32,
+    /// Up to here payload belongs to a TLS handshake record whose start has passed.
+    pub handshake_seq: u32,
+    /// Payload that passed a gate in the current window because it was short.
+    pub wake_used: u32,
+    /// Nonzero: a segment longer than `wake_bytes` has passed since the slot was taken.
+    pub sent_long: u32,
+    /// Nonzero: the present request's method is HEAD, so its response has no body (RFC 9112, 6.3).
+    pub head_request: u32,
+    /// Nonzero: the connection speaks or offers HTTP/2.
+    pub http2: SharedU32,
+    /// End of the payload that has come from the gateway. Meaningless while `rx_bytes` is 0.
+    pub rx_seq: u32,
+    pub held: HeldHeader,
 }
 
-const _: () = assert!(size_of::<Conn>() == 256);
+const _: () = assert!(size_of::<Conn>() == 304);
+const _: () = assert!(core::mem::offset_of!(Conn, held) % 8 == 0);

@@ -6,9 +6,9 @@ use crate::ConnId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum EventKind {
-    /// A connect took a slot with a credit (or the lane only observes).
+    /// The kernel took a slot with a credit, or the lane only observes; `arg` is 1 if a parked connection resumed.
     Opened = 1,
-    /// A connect was held: a new waiter.
+    /// A new waiter; `arg` is 1 if it waits with a request on a connection that is up.
     Held = 2,
     /// A connect was refused because the queue was full. No record; `arg` is the errno.
     Refused = 3,
@@ -16,10 +16,22 @@ pub enum EventKind {
     Established = 4,
     /// A slot came back; `arg` is 1 if the kernel refunded the credit.
     Released = 5,
-    /// A waiter went away, slot never taken.
+    /// A waiter went away, slot never taken; `arg` is 1 if its socket still holds a request back and must be ended.
     Gone = 6,
-    /// The record is free again.
+    /// The record is free again; `arg` is 1 if the handshake had been completed, 0 if not, 2 if it never had a slot.
     Closed = 7,
+    /// The first bytes of a request were dropped: from now on the connection needs probes.
+    RequestHeld = 8,
+    /// The first byte of a response; `arg` is the time since the request began to leave, in microseconds.
+    Answered = 9,
+    /// A response looks finished: if nothing follows, it is.
+    EndHint = 10,
+    /// A response went on although its connection was parked: it took a slot by force.
+    Overrun = 11,
+    /// The client went away from an unanswered request: its slot lingers.
+    Abandoned = 12,
+    /// A [`Glimpse`] follows in the same record.
+    Glimpse = 13,
 }
 
 impl EventKind {
@@ -32,6 +44,12 @@ impl EventKind {
             5 => Self::Released,
             6 => Self::Gone,
             7 => Self::Closed,
+            8 => Self::RequestHeld,
+            9 => Self::Answered,
+            10 => Self::EndHint,
+            11 => Self::Overrun,
+            12 => Self::Abandoned,
+            13 => Self::Glimpse,
             _ => return None,
         })
     }
@@ -55,7 +73,7 @@ pub struct Event {
     /// Index of the connection's record; meaningless for `Refused`.
     pub index: u32,
     pub generation: u32,
-    /// Depends on the kind.
+    /// Depends on the [kind](EventKind).
     pub arg: u32,
     pub reserved: u32,
 }
@@ -70,3 +88,21 @@ impl Event {
         }
     }
 }
+
+/// Bytes of payload that a glimpse can carry.
+pub const GLIMPSE_CAPACITY: usize = 2048;
+
+/// The first bytes of a message, for a look at what the kernel programs do not parse.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Glimpse {
+    /// Of kind [`EventKind::Glimpse`]; `arg` is the sequence number of the first byte.
+    pub event: Event,
+    /// Nonzero: from the gateway, else to it.
+    pub received: u32,
+    /// How many of `bytes` count.
+    pub len: u32,
+    pub bytes: [u8; GLIMPSE_CAPACITY],
+}
+
+const _: () = assert!(size_of::<Glimpse>() == 48 + 8 + GLIMPSE_CAPACITY);

@@ -14,7 +14,7 @@ pub enum Gate {
     Open = 3,
     /// As `HeldRequest`, but nothing is waiting.
     Parked = 4,
-    /// The program closed the socket while TCP still has work to do. Everything passes, no slot.
+    /// The connection ends: one side has closed it. Everything passes, no slot.
     Closing = 5,
     /// The program closed the socket while its request was held: the request must never leave. No slot.
     Doomed = 6,
@@ -26,6 +26,19 @@ pub enum Gate {
 }
 
 impl Gate {
+    /// All gates, by number.
+    pub const ALL: [Self; 9] = [
+        Self::Free,
+        Self::HeldSyn,
+        Self::HeldRequest,
+        Self::Open,
+        Self::Parked,
+        Self::Closing,
+        Self::Doomed,
+        Self::Lingering,
+        Self::Released,
+    ];
+
     #[inline(always)]
     pub const fn from_bits(bits: u8) -> Self {
         match bits {
@@ -53,22 +66,43 @@ impl Gate {
         matches!(self, Self::Open | Self::Lingering)
     }
 
-    /// Whether request bytes stay back.
+    /// Whether the handshake passes and request bytes stay back.
     #[inline(always)]
     pub const fn blocks_requests(self) -> bool {
-        matches!(
-            self,
-            Self::HeldSyn | Self::HeldRequest | Self::Parked | Self::Doomed
-        )
+        matches!(self, Self::HeldRequest | Self::Parked | Self::Doomed)
     }
 }
 
-/// A gate together with the generation of its record, so that a compare-and-swap can never touch the next user of a
-/// record: `generation` in the upper 32 bits, the gate in the lowest 8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A gate with its flags and the generation of its record, so that a compare-and-swap can never touch the next user
+/// of a record, nor act on a state that has changed meanwhile.
+///
+/// ```text
+///  63         32 31   11  10     9     8   7      0
+/// ┌─────────────┬───────┬──────┬─────┬────┬────────┐
+/// │ generation  │   0   │ gone │guess│busy│  gate  │
+/// └─────────────┴───────┴──────┴─────┴────┴────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct GateWord(u64);
 
+const BUSY: u64 = 1 << 8;
+const GUESS: u64 = 1 << 9;
+const GONE: u64 = 1 << 10;
+
+impl core::fmt::Debug for GateWord {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("GateWord")
+            .field("generation", &self.generation())
+            .field("gate", &self.gate())
+            .field("busy", &self.is_busy())
+            .field("guess", &self.is_guess())
+            .field("gone", &self.is_gone())
+            .finish()
+    }
+}
+
 impl GateWord {
+    /// A gate without flags.
     #[inline(always)]
     pub const fn new(generation: u32, gate: Gate) -> Self {
         Self(((generation as u64) << 32) | gate as u64)
@@ -93,6 +127,49 @@ impl GateWord {
     pub const fn gate(self) -> Gate {
         Gate::from_bits(self.0 as u8)
     }
+
+    /// The last payload went to the gateway: a request is in flight, however long the gateway thinks.
+    #[inline(always)]
+    pub const fn is_busy(self) -> bool {
+        self.0 & BUSY != 0
+    }
+
+    #[inline(always)]
+    pub const fn with_busy(self, busy: bool) -> Self {
+        if busy {
+            Self(self.0 | BUSY)
+        } else {
+            Self(self.0 & !BUSY)
+        }
+    }
+
+    /// Parked because of silence, not because the response ended for sure: more of it may come.
+    #[inline(always)]
+    pub const fn is_guess(self) -> bool {
+        self.0 & GUESS != 0
+    }
+
+    #[inline(always)]
+    pub const fn with_guess(self) -> Self {
+        Self(self.0 | GUESS)
+    }
+
+    /// The socket is closed and only the record is left.
+    #[inline(always)]
+    pub const fn is_gone(self) -> bool {
+        self.0 & GONE != 0
+    }
+
+    #[inline(always)]
+    pub const fn with_gone(self) -> Self {
+        Self(self.0 | GONE)
+    }
+
+    /// The same record with another gate and no flags.
+    #[inline(always)]
+    pub const fn with_gate(self, gate: Gate) -> Self {
+        Self::new(self.generation(), gate)
+    }
 }
 
 #[cfg(test)]
@@ -100,18 +177,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gate_word_keeps_both_parts() {
-        for bits in 0..=8u8 {
-            let gate = Gate::from_bits(bits);
-            assert_eq!(gate as u8, bits);
+    fn a_gate_word_keeps_its_parts_apart() {
+        for gate in Gate::ALL {
+            assert_eq!(Gate::from_bits(gate as u8), gate);
             let word = GateWord::new(u32::MAX, gate);
             assert_eq!((word.generation(), word.gate()), (u32::MAX, gate));
+            let flagged = word.with_busy(true).with_guess().with_gone();
+            assert_eq!((flagged.generation(), flagged.gate()), (u32::MAX, gate));
+            assert!(flagged.is_busy() && flagged.is_guess() && flagged.is_gone());
+            assert!(!flagged.with_busy(false).is_busy());
+            assert_eq!(flagged.with_gate(gate), word);
         }
     }
 
     #[test]
     fn nobody_waits_and_holds_a_slot() {
-        for gate in (0..=8).map(Gate::from_bits) {
+        for gate in Gate::ALL {
             assert!(!(gate.waits() && gate.holds_slot()), "{gate:?}");
         }
     }

@@ -47,15 +47,23 @@ pub struct Lane {
     pub class_cap: [SharedU32; CLASS_COUNT],
     /// Nonzero: accounts have caps, and one without an entry in the account map waits for the controller to make it.
     pub account_caps: SharedU32,
-    /// Nonzero: starts are paced, so a spent credit wakes the controller.
-    pub paced: SharedU32,
     /// Payload bytes that pass a gate which holds requests (see `wake_bytes` in the configuration).
     pub wake_bytes: SharedU32,
+    /// Nonzero: UDP to the lane's endpoints is refused, so that QUIC falls back to TCP.
+    pub udp_blocked: SharedU32,
+    /// Nonzero: the slot of a client that leaves an unanswered request stays taken until the controller ends it.
+    pub abort_holds: SharedU32,
     /// Connects that reached this lane, by class: admitted, held or refused.
     pub connects: [SharedU32; CLASS_COUNT],
     /// Connects refused because the queue was full, by class.
     pub refused: [SharedU32; CLASS_COUNT],
-    pub reserved: [u32; 5],
+    /// UDP connects and sends refused, by class.
+    pub udp_refused: [SharedU32; CLASS_COUNT],
+    /// Payload bytes to the gateway of connections that have ended.
+    pub tx_bytes: SharedU64,
+    /// Payload bytes from the gateway of connections that have ended.
+    pub rx_bytes: SharedU64,
+    pub reserved: [u64; 7],
 }
 
-const _: () = assert!(size_of::<Lane>() == 128);
+const _: () = assert!(size_of::<Lane>() == 192);

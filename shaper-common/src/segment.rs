@@ -20,7 +20,6 @@ const IPPROTO_TCP: u8 = 6;
 const TCP_MIN_HEADER: u32 = 20;
 
 /// TCP flags (RFC 9293, 3.1).
-const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
@@ -82,20 +81,16 @@ impl Segment {
         })
     }
 
+    /// Where the payload starts.
+    #[inline(always)]
+    pub const fn payload_offset(&self) -> u32 {
+        self.tcp_offset + self.tcp_header_len
+    }
+
     /// The first packet of a connection.
     #[inline(always)]
     pub const fn is_syn(&self) -> bool {
         self.flags & (SYN | ACK | RST) == SYN
-    }
-
-    #[inline(always)]
-    pub const fn is_fin(&self) -> bool {
-        self.flags & FIN != 0
-    }
-
-    #[inline(always)]
-    pub const fn is_rst(&self) -> bool {
-        self.flags & RST != 0
     }
 }
 
@@ -129,9 +124,9 @@ mod tests {
             (28, 40, 0)
         );
         assert!(segment.is_syn());
-        let segment = parse(&v4(0, 12, ACK | FIN, 700)).unwrap();
+        let segment = parse(&v4(0, 12, ACK, 700)).unwrap();
         assert_eq!(segment.payload_len, 700);
-        assert!(segment.is_fin() && !segment.is_syn());
+        assert!(!segment.is_syn());
     }
 
     #[test]
@@ -143,7 +138,6 @@ mod tests {
         packet[40 + 13] = RST;
         let segment = parse(&packet).unwrap();
         assert_eq!((segment.family, segment.payload_len), (Family::V6, 5));
-        assert!(segment.is_rst());
         packet[6] = 0;
         assert_eq!(parse(&packet), Err(SegmentError::NotTcp));
     }

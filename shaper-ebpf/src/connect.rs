@@ -10,7 +10,7 @@ use aya_ebpf::{
     programs::SockAddrContext,
 };
 use shaper_common::{
-    AccountKey, ConnId, Counter, EndpointKey, Event, EventKind, Gate, GateWord, Tuple,
+    AccountKey, Counter, EndpointKey, Event, EventKind, Gate, GateWord, Tuple,
 };
 
 use crate::{
@@ -19,31 +19,34 @@ use crate::{
     emit::{Urgency, emit, now_ns, send},
     maps::{ACCOUNT_INDEX, ENDPOINTS},
     presence, record,
-    slot::{self, Decision, Purse},
-    socket,
+    slot::{self, Bound, Decision, Purse},
+    socket, udp,
 };
 
-const ALLOW: i32 = 1;
-const DENY: i32 = 0;
+pub const ALLOW: i32 = 1;
+pub const DENY: i32 = 0;
 const SOCK_STREAM: u32 = 1;
+const SOCK_DGRAM: u32 = 2;
 const IPPROTO_TCP: u32 = 6;
 
+/// The address an IPv4 program was called for.
 #[inline(always)]
-pub fn v4(ctx: &SockAddrContext) -> i32 {
+pub fn endpoint_v4(ctx: &SockAddrContext) -> EndpointKey {
     // SAFETY: the context is valid for the run; these fields are readable here (`sock_addr_is_valid_access`).
     let (addr, port) = unsafe { ((*ctx.sock_addr).user_ip4, (*ctx.sock_addr).user_port) };
-    connect(ctx, EndpointKey::v4(addr.to_ne_bytes(), port_bytes(port)))
+    EndpointKey::v4(addr.to_ne_bytes(), port_bytes(port))
 }
 
+/// The address an IPv6 program was called for.
 #[inline(always)]
-pub fn v6(ctx: &SockAddrContext) -> i32 {
+pub fn endpoint_v6(ctx: &SockAddrContext) -> EndpointKey {
     // SAFETY: as above. Word by word: the verifier allows no other access to this field.
     let (addr, port) = unsafe {
         let sa = ctx.sock_addr;
         let words = [(*sa).user_ip6[0], (*sa).user_ip6[1], (*sa).user_ip6[2], (*sa).user_ip6[3]];
         (words, (*sa).user_port)
     };
-    connect(ctx, EndpointKey::v6(address_bytes(addr), port_bytes(port)))
+    EndpointKey::v6(address_bytes(addr), port_bytes(port))
 }
 
 /// The context holds the port in network byte order in its lower half.
@@ -64,10 +67,14 @@ pub fn lane_of(endpoint: EndpointKey) -> Option<u32> {
     ENDPOINTS.get(&Key::new(EndpointKey::FULL, endpoint)).copied()
 }
 
+/// A socket connects to `endpoint`.
 #[inline(always)]
-fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
+pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     // SAFETY: as above.
     let (kind, protocol) = unsafe { ((*ctx.sock_addr).type_, (*ctx.sock_addr).protocol) };
+    if kind == SOCK_DGRAM {
+        return udp::datagram(endpoint);
+    }
     if kind != SOCK_STREAM || protocol != IPPROTO_TCP {
         return ALLOW;
     }
@@ -98,7 +105,6 @@ fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
         return ALLOW;
     };
 
-    let ConnId { index, generation } = fresh.id;
     let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
     let now = now_ns();
     // SAFETY: the record is ours alone until its gate is set.
@@ -125,9 +131,22 @@ fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     conn.ifindex = 0;
     conn.held_packets = 0;
     conn.tracked = 0;
-    conn.syn.len.store(0);
+    conn.request_ns = 0;
+    conn.end_hint_ns = 0;
+    conn.left_ns = 0;
+    conn.response_end.store(0);
+    conn.wake_window_ns = 0;
+    conn.wake_used = 0;
+    conn.passed_seq = 0;
+    conn.handshake_seq = 0;
+    conn.sent_long = 0;
+    conn.head_request = 0;
+    conn.http2.store(0);
+    conn.rx_seq = 0;
+    conn.held.len = 0;
 
-    let (gate, kind) = match slot::decide(lane, standing.class, &purse) {
+    lane.connects[standing.class.index()].add(1);
+    let (gate, kind) = match slot::decide(lane, standing.class, &purse, Bound::Queue) {
         Decision::Open => {
             conn.admitted_ns.store(now);
             (Gate::Open, EventKind::Opened)
@@ -142,9 +161,8 @@ fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     // SAFETY: checked for null by `tag_or_create`.
     unsafe { *tag = fresh.id };
     // The swap publishes everything above.
-    conn.gate.swap(GateWord::new(generation, gate).bits());
-    let urgency = Urgency::now_if(kind == EventKind::Held || lane.paced.load() != 0);
-    emit(kind, conn, index, generation, 0, urgency);
+    conn.gate.swap(GateWord::new(fresh.id.generation, gate).bits());
+    emit(kind, conn, fresh.id, 0, Urgency::now_if(kind == EventKind::Held));
     ALLOW
 }
 

@@ -1,16 +1,18 @@
 //! A packet leaves a socket: let it pass, or hold the connection by dropping it.
 
-use core::mem::offset_of;
-
-use aya_ebpf::{EbpfContext, bindings::__sk_buff, helpers::generated::bpf_skb_load_bytes, programs::SkBuffContext};
-use shaper_common::{Conn, Counter, Gate, GateWord, SYN_CAPACITY, Segment, SegmentError};
+use aya_ebpf::{EbpfContext, helpers::generated::bpf_skb_load_bytes, programs::SkBuffContext};
+use shaper_common::{
+    ClientBytes, Conn, Counter, EventKind, Gate, GateWord, HEADER_CAPACITY, Segment, seq_after,
+};
 
 use crate::{
-    access::{load_word, opaque},
+    access::opaque,
     count::count,
-    emit::now_ns,
+    emit::{Urgency, emit, now_ns},
+    glimpse, packet,
     presence::controller_present,
-    socket::{self, Governed},
+    record, resume, slot,
+    socket::Governed,
 };
 
 const PASS: i32 = 1;
@@ -18,95 +20,241 @@ const PASS: i32 = 1;
 /// established data counts as failed until the client gets ETIMEDOUT.
 const DROP: i32 = 0;
 
+/// How long `wake_bytes` are counted together.
+const WAKE_WINDOW_NS: u64 = 10_000_000_000;
+/// How many times `wake_bytes` may pass within a window.
+const WAKE_SEGMENTS: u32 = 4;
+
+/// New payload on its way to the gateway.
+pub struct Outgoing {
+    pub segment: Segment,
+    /// Sequence number behind the last byte.
+    pub end: u32,
+}
+
 #[inline(always)]
 pub fn packet(ctx: &SkBuffContext) -> i32 {
-    let Some(governed) = governed(ctx) else { return PASS };
-    if governed.gate == Gate::HeldSyn {
-        return held_syn(ctx, &governed);
-    }
-    count_payload(ctx, &governed);
-    PASS
-}
-
-/// The record of the packet's socket.
-#[inline(always)]
-pub fn governed(ctx: &SkBuffContext) -> Option<Governed> {
-    // SAFETY: the context is valid for the run.
-    let sk = unsafe { (*ctx.skb.skb).__bindgen_anon_2.sk };
-    if sk.is_null() {
-        return None;
-    }
-    // SAFETY: a socket pointer from the context, not null.
-    unsafe { socket::governed(sk.cast()) }
-}
-
-/// Reads the packet's headers by direct access: they are in the linear part, TCP has built or pulled them there.
-#[inline(always)]
-pub fn segment(ctx: &SkBuffContext) -> Result<Segment, SegmentError> {
-    let data = load_word::<_, { offset_of!(__sk_buff, data) }>(ctx.skb.skb);
-    let end = load_word::<_, { offset_of!(__sk_buff, data_end) }>(ctx.skb.skb);
-    let byte = |offset: u32| {
-        let at = data + offset as usize;
-        if at + 1 > end {
-            return None;
-        }
-        // SAFETY: within the packet, as just checked.
-        Some(unsafe { *(at as *const u8) })
-    };
-    Segment::parse(byte, ctx.len())
-}
-
-#[inline(always)]
-fn held_syn(ctx: &SkBuffContext, governed: &Governed) -> i32 {
-    if !controller_present() {
-        count(Counter::ControllerLost);
+    let Some(governed) = packet::governed(ctx) else { return PASS };
+    let gate = governed.word.gate();
+    if gate != Gate::Open && gate != Gate::HeldSyn && !gate.blocks_requests() {
         return PASS;
     }
-    let Ok(segment) = segment(ctx) else {
+    let Ok(segment) = packet::segment(ctx) else {
         count(Counter::Malformed);
         return PASS;
     };
-    if !segment.is_syn() {
+    if gate == Gate::HeldSyn {
+        return if segment.is_syn() { held_syn(ctx, &governed, &segment) } else { PASS };
+    }
+    // Without payload: acknowledgements, FIN, RST, keep-alive and window probes.
+    if segment.payload_len == 0 || segment.is_syn() {
+        return PASS;
+    }
+    let Some(start) = packet::sequence(ctx, &segment) else {
+        count(Counter::Malformed);
+        return PASS;
+    };
+    let end = start.wrapping_add(segment.payload_len);
+    // What has passed once passes again: TCP repeats it.
+    if governed.conn().tx_bytes != 0 && !seq_after(end, governed.conn().passed_seq) {
+        return PASS;
+    }
+    let outgoing = Outgoing { segment, end };
+    if gate == Gate::Open { open(ctx, &governed, &outgoing) } else { gated(ctx, &governed, start, &outgoing) }
+}
+
+/// A SYN whose connect is held.
+#[inline(always)]
+fn held_syn(ctx: &SkBuffContext, governed: &Governed, segment: &Segment) -> i32 {
+    if !controller_present() {
+        count(Counter::ControllerLost);
         return PASS;
     }
     // SAFETY: points into the array map; the egress program of one socket runs under its lock, so nobody else writes
     // these fields.
     let conn = unsafe { &mut *governed.conn };
     conn.held_packets += 1;
-    if conn.syn.len.load() == 0 {
-        keep_syn(ctx, conn, &segment);
+    if conn.held.len == 0 {
+        keep_header(ctx, conn, segment);
         // The controller opens the gate and then looks for a SYN to send again; we store the SYN and then look at the
         // gate. One of us sees the other, so an admission in between loses nothing.
-        let gate = GateWord::from_bits(conn.gate.load());
-        if gate.gate() != Gate::HeldSyn {
-            return PASS;
+        match record::word_of(conn, governed.id) {
+            Some(word) if word.gate() == Gate::HeldSyn => {}
+            _ => return PASS,
         }
     }
     DROP
 }
 
+/// New payload on a connection that has a slot.
 #[inline(always)]
-fn keep_syn(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment) {
-    let len = opaque(segment.tcp_header_len);
-    if !(20..=SYN_CAPACITY as u32).contains(&len) {
-        return;
+fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
+    // SAFETY: points into the array map; as above.
+    let conn = unsafe { &mut *governed.conn };
+    if !governed.word.is_busy() {
+        if let ClientBytes::Handshake { continues } = client_bytes(ctx, &outgoing.segment, 0) {
+            if conn.tx_bytes == 0 {
+                glimpse::sent(ctx, conn, governed.id, outgoing);
+            }
+            conn.handshake_seq = outgoing.end.wrapping_add(continues);
+            note_passed(conn, outgoing);
+            return PASS;
+        }
+        // A request begins. The controller parks only a connection that is not busy, and by a compare-and-swap: if it
+        // was faster, this request must look for a slot again.
+        if !record::change(conn, governed.word, governed.word.with_busy(true)) {
+            let Some(word) = record::word_of(conn, governed.id) else { return PASS };
+            if word.gate() == Gate::Parked {
+                return request(ctx, governed, word, outgoing);
+            }
+        }
+        begin_request(ctx, conn, outgoing);
     }
-    let header = (&raw mut conn.syn.header).cast();
-    // SAFETY: `len` bytes fit into `header`.
-    let read = unsafe { bpf_skb_load_bytes(ctx.as_ptr(), segment.tcp_offset, header, len) };
-    if read == 0 {
-        conn.syn.len.swap(len);
+    note_request_bytes(conn, outgoing);
+    PASS
+}
+
+/// New payload at a gate that lets no requests pass.
+#[inline(always)]
+fn gated(ctx: &SkBuffContext, governed: &Governed, start: u32, outgoing: &Outgoing) -> i32 {
+    if !controller_present() {
+        count(Counter::ControllerLost);
+        return PASS;
+    }
+    // SAFETY: points into the array map; as above.
+    let conn = unsafe { &mut *governed.conn };
+    let mut behind = 0;
+    if conn.tx_bytes != 0 && seq_after(conn.handshake_seq, start) {
+        // The rest of a handshake record whose start has passed.
+        behind = conn.handshake_seq.wrapping_sub(start);
+    }
+    let bytes = if behind >= outgoing.segment.payload_len {
+        ClientBytes::Handshake { continues: behind - outgoing.segment.payload_len }
+    } else {
+        client_bytes(ctx, &outgoing.segment, behind)
+    };
+    if let ClientBytes::Handshake { continues } = bytes {
+        if conn.tx_bytes == 0 {
+            glimpse::sent(ctx, conn, governed.id, outgoing);
+        }
+        conn.handshake_seq = outgoing.end.wrapping_add(continues);
+        note_passed(conn, outgoing);
+        return PASS;
+    }
+    if governed.word.gate() != Gate::Doomed && is_wake(conn, outgoing.segment.payload_len) {
+        note_passed(conn, outgoing);
+        return PASS;
+    }
+    request(ctx, governed, governed.word, outgoing)
+}
+
+/// Request bytes at a gate that lets none pass.
+#[inline(always)]
+fn request(ctx: &SkBuffContext, governed: &Governed, word: GateWord, outgoing: &Outgoing) -> i32 {
+    // SAFETY: points into the array map; as above.
+    let conn = unsafe { &mut *governed.conn };
+    if word.gate() == Gate::Parked && resume::resume(conn, governed.id, word) {
+        begin_request(ctx, conn, outgoing);
+        note_request_bytes(conn, outgoing);
+        return PASS;
+    }
+    let first = conn.held.len == 0 || is_syn_header(conn);
+    conn.held_packets += 1;
+    keep_header(ctx, conn, &outgoing.segment);
+    if first {
+        emit(EventKind::RequestHeld, conn, governed.id, 0, Urgency::Leisure);
+    }
+    // As with a held SYN: an admission in between must not be missed.
+    match record::word_of(conn, governed.id) {
+        Some(now) if now.gate() == Gate::Open => {
+            if record::change(conn, now, now.with_busy(true)) {
+                begin_request(ctx, conn, outgoing);
+                note_request_bytes(conn, outgoing);
+                return PASS;
+            }
+            DROP
+        }
+        Some(now) if now.gate().blocks_requests() => DROP,
+        _ => PASS,
+    }
+}
+
+/// Whether a payload passes a closed gate because it is short: the end of a TLS handshake, the beginning of HTTP/2,
+/// pings, alerts. A prompt is longer, and many short ones are not let through either.
+#[inline(always)]
+fn is_wake(conn: &mut Conn, len: u32) -> bool {
+    let Some(lane) = slot::lane(conn.lane) else { return true };
+    let limit = lane.wake_bytes.load();
+    if len > limit {
+        return false;
+    }
+    let now = now_ns();
+    if now.saturating_sub(conn.wake_window_ns) > WAKE_WINDOW_NS {
+        conn.wake_window_ns = now;
+        conn.wake_used = 0;
+    }
+    if conn.wake_used + len > limit * WAKE_SEGMENTS {
+        return false;
+    }
+    conn.wake_used += len;
+    true
+}
+
+#[inline(always)]
+fn client_bytes(ctx: &SkBuffContext, segment: &Segment, behind: u32) -> ClientBytes {
+    let header = |at: u32| packet::payload_start(ctx, segment, behind + at);
+    ClientBytes::of(header, segment.payload_len - behind)
+}
+
+/// The first bytes of a request leave.
+#[inline(always)]
+fn begin_request(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
+    conn.request_ns = now_ns();
+    conn.end_hint_ns = 0;
+    conn.response_end.store(0);
+    let start = packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default();
+    conn.head_request = u32::from(start == *b"HEAD ");
+    if start == *b"PRI *" {
+        conn.http2.store(1);
     }
 }
 
 #[inline(always)]
-fn count_payload(ctx: &SkBuffContext, governed: &Governed) {
-    if let Ok(segment) = segment(ctx)
-        && segment.payload_len > 0
+fn note_request_bytes(conn: &mut Conn, outgoing: &Outgoing) {
+    if let Some(lane) = slot::lane(conn.lane)
+        && outgoing.segment.payload_len > lane.wake_bytes.load()
     {
-        // SAFETY: points into the array map; only this program, under the socket's lock, writes these fields.
-        let conn = unsafe { &mut *governed.conn };
-        conn.tx_ns = now_ns();
-        conn.tx_bytes += u64::from(segment.payload_len);
+        conn.sent_long = 1;
     }
+    note_passed(conn, outgoing);
+}
+
+#[inline(always)]
+fn note_passed(conn: &mut Conn, outgoing: &Outgoing) {
+    conn.tx_ns = now_ns();
+    conn.tx_bytes += u64::from(outgoing.segment.payload_len);
+    conn.passed_seq = outgoing.end;
+}
+
+#[inline(always)]
+fn is_syn_header(conn: &Conn) -> bool {
+    conn.held.header[13] & 0x02 != 0
+}
+
+/// Keeps the TCP header of a packet that is dropped, for the controller to send in the socket's name.
+#[inline(always)]
+fn keep_header(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment) {
+    let len = opaque(segment.tcp_header_len);
+    if !(20..=HEADER_CAPACITY as u32).contains(&len) {
+        return;
+    }
+    conn.held.version.add(1);
+    let header = (&raw mut conn.held.header).cast();
+    // SAFETY: `len` bytes fit into `header`.
+    let read = unsafe { bpf_skb_load_bytes(ctx.as_ptr(), segment.tcp_offset, header, len) };
+    if read == 0 {
+        conn.held.len = len;
+        conn.held.ns = now_ns();
+    }
+    conn.held.version.add(1);
 }

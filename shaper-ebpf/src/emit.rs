@@ -4,7 +4,7 @@ use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::generated::{bpf_ktime_get_ns, bpf_ringbuf_query},
 };
-use shaper_common::{Conn, Counter, Event, EventKind, RING_BYTES};
+use shaper_common::{Conn, ConnId, Counter, Event, EventKind, RING_BYTES};
 
 use crate::{count::count, maps::EVENTS};
 
@@ -26,20 +26,24 @@ impl Urgency {
 const HIGH_WATER: u64 = RING_BYTES as u64 / 4;
 
 #[inline(always)]
-pub fn emit(kind: EventKind, conn: &Conn, index: u32, generation: u32, arg: u32, urgency: Urgency) {
-    let event = Event {
+pub fn emit(kind: EventKind, conn: &Conn, id: ConnId, arg: u32, urgency: Urgency) {
+    send(&event(kind, conn, id, arg), urgency);
+}
+
+#[inline(always)]
+pub fn event(kind: EventKind, conn: &Conn, id: ConnId, arg: u32) -> Event {
+    Event {
         ns: now_ns(),
         account_cgroup: conn.account_cgroup,
         kind: kind as u32,
         lane: conn.lane,
         class: conn.class,
         pid: conn.pid,
-        index,
-        generation,
+        index: id.index,
+        generation: id.generation,
         arg,
         reserved: 0,
-    };
-    send(&event, urgency);
+    }
 }
 
 /// Waking the reader costs some 15 µs on the program's CPU, the event itself well under one.

@@ -1,25 +1,117 @@
-//! A packet reaches a socket: count what the gateway answers. Nothing is ever dropped here.
+//! A packet reaches a socket: follow the response. Nothing is ever dropped here.
 
 use aya_ebpf::programs::SkBuffContext;
+use shaper_common::{ChunkedEnd, Class, Conn, END_KNOWN, EventKind, Gate, GateWord, Segment, TAIL, seq_after};
 
 use crate::{
-    egress::{governed, segment},
-    emit::now_ns,
+    emit::{Urgency, emit, now_ns},
+    glimpse, packet, record,
+    slot::{self, Purse},
+    socket::Governed,
 };
 
 const PASS: i32 = 1;
+const TLS_ALERT: u8 = 21;
 
 #[inline(always)]
 pub fn packet(ctx: &SkBuffContext) -> i32 {
-    if let Some(governed) = governed(ctx)
-        && let Ok(segment) = segment(ctx)
+    if let Some(governed) = packet::governed(ctx)
+        && let Ok(segment) = packet::segment(ctx)
         && segment.payload_len > 0
+        && let Some(start) = packet::sequence(ctx, &segment)
     {
-        // SAFETY: points into the array map; two CPUs can receive for one socket only when the route changes, and a
-        // lost statistic is all that could come of it.
+        // SAFETY: points into the array map. Two CPUs can receive for one socket only while its route changes; the
+        // worst that could come of it is a wrong guess about the end of a response, which an overrun mends.
         let conn = unsafe { &mut *governed.conn };
-        conn.rx_ns = now_ns();
+        let now = now_ns();
+        conn.rx_ns = now;
+        let end = start.wrapping_add(segment.payload_len);
+        if conn.rx_bytes == 0 || seq_after(end, conn.rx_seq) {
+            conn.rx_seq = end;
+        }
         conn.rx_bytes += u64::from(segment.payload_len);
+        match governed.word.gate() {
+            Gate::Open => response(ctx, conn, &governed, &segment, start, now),
+            Gate::Parked if governed.word.is_guess() => overrun(ctx, conn, &governed, &segment),
+            _ => {}
+        }
     }
     PASS
+}
+
+/// Response bytes on a connection that has a slot.
+#[inline(always)]
+fn response(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: &Segment, start: u32, now: u64) {
+    let mut word = governed.word;
+    if word.is_busy() {
+        // Lost only to a change that makes the answer moot: the client has closed or sends on.
+        let answered = word.with_busy(false);
+        if !record::change(conn, word, answered) {
+            return;
+        }
+        word = answered;
+        let micros = now.saturating_sub(conn.request_ns) / 1_000;
+        emit(EventKind::Answered, conn, governed.id, micros as u32, Urgency::Leisure);
+        glimpse::received(ctx, conn, governed.id, segment, start);
+    }
+    let end = start.wrapping_add(segment.payload_len);
+    let known = conn.response_end.load();
+    if known & END_KNOWN != 0 {
+        if !seq_after(known as u32, end) {
+            park(conn, governed, word);
+        }
+        return;
+    }
+    if ends_chunked(ctx, segment) {
+        conn.end_hint_ns = now;
+        emit(EventKind::EndHint, conn, governed.id, 0, Urgency::Now);
+    } else {
+        conn.end_hint_ns = 0;
+    }
+}
+
+/// The response is over for sure: the slot goes back, the connection stays.
+#[inline(always)]
+fn park(conn: &mut Conn, governed: &Governed, word: GateWord) {
+    conn.sent_long = 0;
+    let parked = word.with_gate(Gate::Parked);
+    if record::change(conn, word, parked) {
+        record::settle(conn, governed.id, word, parked);
+    }
+}
+
+/// Response bytes although the connection is parked: the guess was wrong, the slot is taken back.
+#[inline(always)]
+fn overrun(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: &Segment) {
+    let start = packet::payload_start(ctx, segment, 0).unwrap_or_default();
+    if start[0] == TLS_ALERT && start[1] == 3 {
+        return;
+    }
+    let Some(lane) = slot::lane(conn.lane) else { return };
+    // HTTP/2 has pings and window updates of its own accord.
+    if conn.http2.load() != 0 && segment.payload_len <= lane.wake_bytes.load() {
+        return;
+    }
+    let purse = match conn.account.load() {
+        0 => Purse::None,
+        index => Purse::Known(index - 1),
+    };
+    let class = Class::from_index(conn.class);
+    slot::force(lane, class, &purse);
+    if record::change(conn, governed.word, governed.word.with_gate(Gate::Open)) {
+        conn.sent_long = 1;
+        emit(EventKind::Overrun, conn, governed.id, 0, Urgency::Leisure);
+    } else {
+        slot::give_back(lane, conn);
+    }
+}
+
+/// Whether the payload ends like a chunked stream does.
+#[inline(always)]
+fn ends_chunked(ctx: &SkBuffContext, segment: &Segment) -> bool {
+    let end = segment.payload_offset() + segment.payload_len;
+    // In a shorter payload the tail reaches into the headers, which cannot look like a record of these lengths.
+    segment.payload_len >= 5
+        && end >= TAIL as u32
+        && packet::load::<TAIL>(ctx, end - TAIL as u32).is_some_and(|tail| ChunkedEnd::matches(&tail))
 }

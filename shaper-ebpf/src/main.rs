@@ -15,14 +15,18 @@ mod connect;
 mod count;
 mod egress;
 mod emit;
+mod glimpse;
 mod ingress;
 mod maps;
+mod packet;
 mod presence;
 mod record;
 mod release;
+mod resume;
 mod slot;
 mod socket;
 mod sockops;
+mod udp;
 
 use aya_ebpf::{
     macros::{cgroup_skb, cgroup_sock, cgroup_sock_addr, sock_ops},
@@ -32,13 +36,25 @@ use aya_ebpf::{
 /// A connect to an IPv4 address. Linux 5.19: `bpf_set_retval` for this program type.
 #[cgroup_sock_addr(connect4)]
 pub fn shaper_connect4(ctx: SockAddrContext) -> i32 {
-    connect::v4(&ctx)
+    connect::connect(&ctx, connect::endpoint_v4(&ctx))
 }
 
 /// A connect to an IPv6 address, IPv4-mapped ones among them. Linux 5.19, as above.
 #[cgroup_sock_addr(connect6)]
 pub fn shaper_connect6(ctx: SockAddrContext) -> i32 {
-    connect::v6(&ctx)
+    connect::connect(&ctx, connect::endpoint_v6(&ctx))
+}
+
+/// A datagram is sent to an IPv4 address without a connect. Linux 5.19, as above.
+#[cgroup_sock_addr(sendmsg4)]
+pub fn shaper_sendmsg4(ctx: SockAddrContext) -> i32 {
+    udp::datagram(connect::endpoint_v4(&ctx))
+}
+
+/// A datagram is sent to an IPv6 address without a connect. Linux 5.19, as above.
+#[cgroup_sock_addr(sendmsg6)]
+pub fn shaper_sendmsg6(ctx: SockAddrContext) -> i32 {
+    udp::datagram(connect::endpoint_v6(&ctx))
 }
 
 /// A packet leaves a socket. Linux 5.2: socket storage.

@@ -1,4 +1,4 @@
-//! Connection records: from a free one to a used one and back.
+//! Connection records: from a free one to a used one and back, and every change of a gate in the kernel.
 
 use shaper_common::{Class, Conn, ConnId, Counter, EventKind, Gate, GateWord};
 
@@ -31,47 +31,70 @@ pub fn put_back(fresh: &Fresh) {
     let _ = FREE_CONNS.push(fresh.id.index, 0);
 }
 
-/// Gives up what a connection had when its gate changes from `from` to `to`: its slot or its place in the queue.
-/// Whoever won the change calls this, so it happens once.
+/// The gate's word now, if the record still belongs to `id`.
 #[inline(always)]
-pub fn leave(conn: &Conn, id: ConnId, from: Gate, to: Gate) {
-    let Some(lane) = slot::lane(conn.lane) else { return };
-    if from.waits() && !to.waits() {
-        slot::leave_queue(lane, Class::from_index(conn.class));
-        emit(EventKind::Gone, conn, id.index, id.generation, 0, Urgency::Now);
-    } else if from.holds_slot() && !to.holds_slot() {
-        let gave = slot::give_back(lane, conn);
-        let arg = u32::from(gave.refunded);
-        emit(EventKind::Released, conn, id.index, id.generation, arg, Urgency::now_if(gave.awaited));
-    }
+pub fn word_of(conn: &Conn, id: ConnId) -> Option<GateWord> {
+    let word = GateWord::from_bits(conn.gate.load());
+    if word.generation() != id.generation || word.gate() == Gate::Free { None } else { Some(word) }
 }
 
-/// Tries until the gate is `to`, and settles what the connection had. `None` if the record is no longer `id`'s.
+/// Changes the word from `from` to `to`. `false` if it is not `from` any more.
 #[inline(always)]
-pub fn force_gate(conn: &Conn, id: ConnId, to: Gate) -> Option<Gate> {
-    let mut seen = GateWord::from_bits(conn.gate.load());
+pub fn change(conn: &Conn, from: GateWord, to: GateWord) -> bool {
+    conn.gate.compare_exchange(from.bits(), to.bits()).is_ok()
+}
+
+/// Changes the word to what `to` makes of it, and settles what the connection gives up by that. The word before;
+/// `None` if the record is no longer `id`'s, or `to` wants no change.
+#[inline(always)]
+pub fn force(conn: &Conn, id: ConnId, to: impl Fn(GateWord) -> Option<GateWord>) -> Option<GateWord> {
     for _ in 0..shaper_common::CAS_TRIES {
-        if seen.generation() != id.generation || seen.gate() == Gate::Free {
-            return None;
-        }
-        let next = GateWord::new(id.generation, to);
-        match conn.gate.compare_exchange(seen.bits(), next.bits()) {
-            Ok(()) => {
-                leave(conn, id, seen.gate(), to);
-                return Some(seen.gate());
-            }
-            Err(now) => seen = GateWord::from_bits(now),
+        let seen = word_of(conn, id)?;
+        let next = to(seen)?;
+        if change(conn, seen, next) {
+            settle(conn, id, seen, next);
+            return Some(seen);
         }
     }
     count(Counter::Contended);
     None
 }
 
-/// The socket is done: settles what the connection had and frees the record.
+/// Gives up what a connection had when its word changes: its slot or its place in the queue. Whoever won the change
+/// calls this, so it happens once.
+#[inline(always)]
+pub fn settle(conn: &Conn, id: ConnId, from: GateWord, to: GateWord) {
+    let Some(lane) = slot::lane(conn.lane) else { return };
+    let (was, is) = (from.gate(), to.gate());
+    if was.waits() && !is.waits() {
+        slot::leave_queue(lane, Class::from_index(conn.class));
+        // A request that is held back keeps the closed socket alive until it is ended from outside.
+        let stuck = was == Gate::HeldRequest && is == Gate::Doomed;
+        emit(EventKind::Gone, conn, id, u32::from(stuck), Urgency::Now);
+    } else if was.holds_slot() && !is.holds_slot() {
+        let gave = slot::give_back(lane, conn);
+        emit(EventKind::Released, conn, id, u32::from(gave.refunded), Urgency::now_if(gave.awaited));
+    }
+}
+
+/// The socket is done: settles what the connection had and frees the record, unless its slot must linger.
 #[inline(always)]
 pub fn close(conn: &Conn, id: ConnId) {
-    if force_gate(conn, id, Gate::Free).is_some() {
-        emit(EventKind::Closed, conn, id.index, id.generation, 0, Urgency::Leisure);
-        let _ = FREE_CONNS.push(id.index, 0);
+    let closed = force(conn, id, |word| {
+        if word.gate() == Gate::Lingering { Some(word.with_gone()) } else { Some(word.with_gate(Gate::Free)) }
+    });
+    let Some(before) = closed else { return };
+    if before.gate() == Gate::Lingering {
+        return;
     }
+    if let Some(lane) = slot::lane(conn.lane) {
+        lane.tx_bytes.add(conn.tx_bytes);
+        lane.rx_bytes.add(conn.rx_bytes);
+    }
+    let fate = match before.gate() {
+        Gate::HeldSyn | Gate::HeldRequest | Gate::Doomed => 2,
+        _ => u32::from(conn.established_ns != 0),
+    };
+    emit(EventKind::Closed, conn, id, fate, Urgency::Leisure);
+    let _ = FREE_CONNS.push(id.index, 0);
 }

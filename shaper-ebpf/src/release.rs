@@ -1,9 +1,12 @@
 //! A process lets go of a socket.
 
 use aya_ebpf::{EbpfContext, programs::SockContext};
-use shaper_common::Gate;
+use shaper_common::{Conn, ConnId, EventKind, Gate, GateWord};
 
-use crate::{record, socket};
+use crate::{
+    emit::{Urgency, emit, now_ns},
+    record, slot, socket,
+};
 
 const ALLOW: i32 = 1;
 const TCP_CLOSE: u32 = 7;
@@ -20,8 +23,30 @@ pub fn socket(ctx: &SockContext) -> i32 {
         // No state change will follow (a connect that failed before TCP began), or none that we would see.
         record::close(conn, governed.id);
     } else {
-        let to = if governed.gate.blocks_requests() { Gate::Doomed } else { Gate::Closing };
-        record::force_gate(conn, governed.id, to);
+        let lingers = slot::lane(conn.lane).is_some_and(|lane| lane.abort_holds.load() != 0);
+        let before = record::force(conn, governed.id, |word| Some(word.with_gate(after_release(word, lingers))));
+        if before.is_some_and(|word| after_release(word, lingers) == Gate::Lingering) {
+            abandoned(governed.conn, governed.id);
+        }
     }
     ALLOW
+}
+
+/// The gate of a connection whose program has let go of it.
+#[inline(always)]
+fn after_release(word: GateWord, lingers: bool) -> Gate {
+    match word.gate() {
+        // The gateway may still work on the request.
+        Gate::Open if word.is_busy() && lingers => Gate::Lingering,
+        Gate::HeldSyn | Gate::HeldRequest | Gate::Doomed => Gate::Doomed,
+        _ => Gate::Closing,
+    }
+}
+
+#[inline(always)]
+fn abandoned(conn: *mut Conn, id: ConnId) {
+    // SAFETY: points into the array map; the socket's owner runs this, nobody else writes the field.
+    let conn = unsafe { &mut *conn };
+    conn.left_ns = now_ns();
+    emit(EventKind::Abandoned, conn, id, 0, Urgency::Leisure);
 }

@@ -17,6 +17,14 @@ pub enum Decision {
     Refuse(u32),
 }
 
+/// Whether the queue is bounded for this one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// `max_queue`.
+    Queue,
+    None,
+}
+
 /// The caps of an account in a lane.
 pub enum Purse {
     /// No account, or accounts have no caps here.
@@ -33,11 +41,10 @@ pub fn lane(index: u32) -> Option<&'static Lane> {
     LANES.get_ptr(index).map(|lane| unsafe { &*lane })
 }
 
-/// Decides about a new connect of `class` to `lane`.
+/// Decides about a new connect, or a request on a parked connection, of `class` in `lane`.
 #[inline(always)]
-pub fn decide(lane: &Lane, class: Class, purse: &Purse) -> Decision {
+pub fn decide(lane: &Lane, class: Class, purse: &Purse, bound: Bound) -> Decision {
     let by_class = class.index();
-    lane.connects[by_class].add(1);
     if lane.mode.load() == LaneMode::Observe as u32 {
         force(lane, class, purse);
         return Decision::Open;
@@ -45,7 +52,8 @@ pub fn decide(lane: &Lane, class: Class, purse: &Purse) -> Decision {
     if !someone_ahead(lane, class, 0) && take(lane, class, purse) {
         return Decision::Open;
     }
-    if lane.queued.add(1) >= lane.max_queue.load() {
+    let ahead = lane.queued.add(1);
+    if bound == Bound::Queue && ahead >= lane.max_queue.load() {
         lane.queued.sub(1);
         lane.refused[by_class].add(1);
         return Decision::Refuse(lane.refuse_errno.load());
@@ -171,7 +179,7 @@ pub fn give_back(lane: &Lane, conn: &Conn) -> GaveBack {
             false
         }
     };
-    GaveBack { refunded, awaited: lane.queued.load() != 0 || lane.paced.load() != 0 }
+    GaveBack { refunded, awaited: lane.queued.load() != 0 }
 }
 
 /// Takes a waiter of `class` out of the queue's count. The caller has just changed its gate from one that waits.

@@ -11,7 +11,7 @@ use crate::maps::{CONNS, SOCKETS};
 pub struct Governed {
     pub conn: *mut Conn,
     pub id: ConnId,
-    pub gate: Gate,
+    pub word: GateWord,
 }
 
 impl Governed {
@@ -39,7 +39,7 @@ pub unsafe fn governed(sk: *mut c_void) -> Option<Governed> {
     if word.generation() != id.generation || word.gate() == Gate::Free {
         return None;
     }
-    Some(Governed { conn, id, gate: word.gate() })
+    Some(Governed { conn, id, word })
 }
 
 /// The storage of `sk`, made if absent. `None` when there is no memory for it.

@@ -83,7 +83,7 @@ fn connecting(ctx: &SockOpsContext, sk: *const bpf_sock, governed: &Governed) {
             conn.tracked = 1;
         }
     }
-    if governed.gate == Gate::HeldSyn {
+    if governed.word.gate() == Gate::HeldSyn {
         set_option(ctx, TCP_SYNCNT, SYN_RETRIES);
     }
 }
@@ -141,7 +141,7 @@ fn established(ctx: &SockOpsContext, governed: &Governed) {
         set_option(ctx, TCP_BPF_SNDCWND_CLAMP, i32::MAX);
         set_option(ctx, TCP_BPF_IW, INITIAL_WINDOW);
     }
-    emit(EventKind::Established, conn, governed.id.index, governed.id.generation, 0, Urgency::Leisure);
+    emit(EventKind::Established, conn, governed.id, 0, Urgency::Leisure);
 }
 
 #[inline(always)]
@@ -149,9 +149,9 @@ fn state_change(new: u32, governed: &Governed) {
     let conn = governed.conn();
     match new {
         TCP_CLOSE => record::close(conn, governed.id),
-        // The gateway has closed its side: the response is over.
+        // The gateway has closed its side: the response is over, and a request that waits would find nobody.
         TCP_CLOSE_WAIT => {
-            record::force_gate(conn, governed.id, Gate::Closing);
+            record::force(conn, governed.id, |word| Some(word.with_gate(Gate::Closing)));
         }
         _ => {}
     }

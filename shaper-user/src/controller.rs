@@ -5,12 +5,17 @@
 
 mod accounts;
 mod carry_out;
+mod census;
 mod classes;
 mod commands;
+mod glimpse;
 mod lanes;
+mod lingering;
+mod message;
 mod names;
+mod nudge;
+mod parking;
 mod picture;
-mod replay;
 mod report;
 mod translate;
 
@@ -30,8 +35,10 @@ pub use lanes::LaneError;
 use self::{
     accounts::Accounts,
     lanes::Lanes,
+    lingering::Lingering,
     names::{LaneEndpoints, Names},
-    replay::Replays,
+    nudge::Nudges,
+    parking::Parking,
 };
 use crate::{
     config::{Config, LaneConfig},
@@ -72,7 +79,9 @@ pub struct Controller {
     accounts: Accounts,
     lanes: Lanes,
     policy: Policy,
-    replays: Replays,
+    nudges: Nudges,
+    parking: Parking,
+    lingering: Lingering,
     metrics: Arc<Metrics>,
     actions: Vec<Action>,
     /// For [`Names`].
@@ -112,7 +121,9 @@ impl Controller {
             classes,
             lanes: Lanes::default(),
             policy: Policy::new(),
-            replays: Replays::default(),
+            nudges: Nudges::default(),
+            parking: Parking::default(),
+            lingering: Lingering::default(),
             metrics,
             actions: Vec::new(),
             configured,
@@ -188,8 +199,8 @@ impl Controller {
     /// Handles what the kernel has told. More than a batch waits for the next turn, which comes at once.
     fn drain(&mut self) {
         let mut handled = 0;
-        while let Some(event) = self.events.next() {
-            self.kernel_event(&event);
+        while let Some(message) = self.events.next() {
+            self.kernel_message(&message);
             handled += 1;
             if handled % BATCH == 0 {
                 self.beat_if_late();
@@ -201,7 +212,8 @@ impl Controller {
         let now = kernel::now();
         self.policy.tick(now, &mut self.actions);
         self.carry_out(now);
-        self.replays.tick(now, &self.tables, &mut self.namespaces);
+        self.nudges.tick(now, &self.tables, &mut self.namespaces);
+        self.park_idle(now);
     }
 
     fn on_heartbeat(&mut self) {
@@ -231,7 +243,12 @@ impl Controller {
     }
 
     fn deadline(&self) -> Ns {
-        let deadlines = [self.policy.next_deadline(), self.replays.next_deadline()];
+        let deadlines = [
+            self.policy.next_deadline(),
+            self.nudges.next_deadline(),
+            self.parking.next_deadline(),
+            self.lingering.next_deadline(),
+        ];
         deadlines
             .into_iter()
             .flatten()
@@ -256,6 +273,9 @@ impl Controller {
         let id = self.lanes.set(config, &self.tables, &self.metrics)?;
         self.policy
             .set_lane(now, id, &name, rules, &mut self.actions);
+        if let Some(limits) = self.policy.limits(id) {
+            self.lanes.mirror_limits(id, limits, &self.tables);
+        }
         self.accounts.recap(id, &self.policy, &self.tables);
         self.carry_out(now);
         Ok(())
@@ -282,13 +302,11 @@ impl Controller {
         let waiting: Vec<_> = self
             .tables
             .views()
-            .filter(|view| view.gate.waits())
+            .filter(|view| view.gate().waits())
+            .map(|view| view.id)
             .collect();
-        for view in &waiting {
-            if self.tables.let_go(view.id).is_some() {
-                self.replays
-                    .start(now, view.id, &self.tables, &mut self.namespaces);
-            }
+        for id in &waiting {
+            self.let_go(now, *id);
         }
         info!(
             let_go = waiting.len(),

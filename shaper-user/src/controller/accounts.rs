@@ -85,7 +85,7 @@ impl Accounts {
             .cap
             .store(policy.account_cap(lane, account).unwrap_or(NO_CAP));
         if let Some(record) = tables.conns.get(conn.index)
-            && tables.view(conn).is_some_and(|view| view.gate.waits())
+            && tables.view(conn).is_some_and(|view| view.gate().waits())
         {
             record.account.store(index + 1);
         }

@@ -1,14 +1,13 @@
 //! Carrying out what the policy decided.
 
-use std::io;
-
-use shaper_common::{CLASS_COUNT, ConnId, Gate};
-use tracing::{debug, info, warn};
+use shaper_common::{CLASS_COUNT, ConnId, SlotWord};
+use tracing::info;
 
 use super::{Controller, translate::conn_id};
 use crate::{
     format,
     kernel::{NotAdmitted, change_slots},
+    metrics,
     policy::{Action, AdmitFailure, ConnHandle, Event, Expiry, LaneId, Ns, Outcome},
 };
 
@@ -29,15 +28,19 @@ impl Controller {
 
     fn act(&mut self, now: Ns, action: Action) {
         match action {
-            Action::Admit { lane, conn, .. } => self.admit(now, lane, conn),
+            Action::Admit {
+                lane, conn, floor, ..
+            } => self.admit(now, lane, conn, floor),
             Action::PassConnect { conn, .. } => self.pass_connect(now, conn_id(conn)),
-            Action::Expire(expiry) => self.expire(now, &expiry),
+            Action::Expire(expiry) => self.expire(&expiry),
             Action::LetGo { conn, .. } => self.let_go(now, conn_id(conn)),
             Action::SetCredits {
                 lane,
                 credits,
                 refunds,
-            } => self.set_credits(now, lane, credits, refunds),
+            } => {
+                self.set_credits(now, lane, credits, refunds);
+            }
             Action::SetBarrier { lane, barrier } => {
                 if let Some(element) = self.tables.lanes.get(u32::from(lane.0)) {
                     element
@@ -48,39 +51,33 @@ impl Controller {
         }
     }
 
-    fn admit(&mut self, now: Ns, lane: LaneId, conn: ConnHandle) {
+    fn admit(&mut self, now: Ns, lane: LaneId, conn: ConnHandle, floor: u32) {
         let id = conn_id(conn);
-        let why = match self.tables.admit(id, now) {
-            Ok(from) => return self.wake(now, id, from),
+        let why = match self.tables.admit(id, floor, now) {
+            Ok(_) => {
+                self.parking.watch(now, lane, id);
+                self.nudges
+                    .opened(now, id, &self.tables, &mut self.namespaces);
+                return;
+            }
             Err(NotAdmitted::Gone) => AdmitFailure::Gone,
             Err(NotAdmitted::NoRoom) => AdmitFailure::NoRoom,
         };
-        self.policy.on_event(
-            now,
-            lane,
-            Event::AdmitFailed { conn, why },
-            &mut self.actions,
-        );
+        let failed = Event::AdmitFailed { conn, why };
+        self.policy.on_event(now, lane, failed, &mut self.actions);
     }
 
     fn pass_connect(&mut self, now: Ns, id: ConnId) {
         if self.tables.pass_connect(id) {
-            self.replays
-                .start(now, id, &self.tables, &mut self.namespaces);
+            self.nudges
+                .opened(now, id, &self.tables, &mut self.namespaces);
         }
     }
 
-    fn let_go(&mut self, now: Ns, id: ConnId) {
-        if let Some(from) = self.tables.let_go(id) {
-            self.wake(now, id, from);
-        }
-    }
-
-    /// A gate has opened: makes TCP try again at once what it held back.
-    fn wake(&mut self, now: Ns, id: ConnId, from: Gate) {
-        if from == Gate::HeldSyn {
-            self.replays
-                .start(now, id, &self.tables, &mut self.namespaces);
+    pub(super) fn let_go(&mut self, now: Ns, id: ConnId) {
+        if self.tables.let_go(id).is_some() {
+            self.nudges
+                .opened(now, id, &self.tables, &mut self.namespaces);
         }
     }
 
@@ -88,8 +85,7 @@ impl Controller {
         let Some(element) = self.tables.lanes.get(u32::from(lane.0)) else {
             return;
         };
-        let change =
-            |word: shaper_common::SlotWord| Some(word.with_refunds(refunds).with_credits(credits));
+        let change = |word: SlotWord| Some(word.with_refunds(refunds).with_credits(credits));
         if let Some(after) = change_slots(element, change) {
             let outstanding = after.credits();
             self.policy
@@ -98,10 +94,11 @@ impl Controller {
     }
 
     /// A waiter has waited as long as its class may. Its client sees ECONNABORTED.
-    fn expire(&mut self, now: Ns, expiry: &Expiry) {
-        let id = conn_id(expiry.conn);
-        let lane = self.lanes.get(expiry.lane);
-        let name = lane.map_or("?", |lane| lane.config.name.as_str());
+    fn expire(&mut self, expiry: &Expiry) {
+        let name = self
+            .lanes
+            .get(expiry.lane)
+            .map_or("?", |lane| lane.config.name.as_str());
         info!(
             lane = name,
             class = %expiry.class,
@@ -111,31 +108,34 @@ impl Controller {
             queued = expiry.queued,
             "queue timeout: the waiter is ended; raise `queue_timeout` or `max_inflight` in lanes.d/{name}.toml"
         );
-        let Some(view) = self.tables.view(id).filter(|view| view.gate.waits()) else {
-            return;
-        };
-        let destroyed = self
-            .namespaces
-            .open(view.netns(), view.record.pid)
-            .and_then(|namespace| {
-                namespace
-                    .diag
-                    .destroy(&view.record.tuple, view.record.cookie)
-            });
-        match destroyed {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                debug!(%id, "the waiter had gone by itself")
-            }
-            Err(error) => {
-                warn!(
-                    %error,
-                    "cannot end a waiter at its queue timeout: it stays held until its client gives up \
-                     (`shaper doctor` shows whether this kernel can destroy sockets)"
-                );
+        let id = conn_id(expiry.conn);
+        if self.tables.view(id).is_some_and(|view| view.gate().waits()) {
+            self.end_socket(id);
+        }
+    }
+
+    /// Parks what has become idle, and ends what has lingered long enough.
+    pub(super) fn park_idle(&mut self, now: Ns) {
+        let lanes = &self.lanes;
+        let idle_release = |lane| lanes.get(lane).map(|lane| lane.config.rules.idle_release);
+        for parked in self.parking.tick(now, &self.tables, idle_release) {
+            self.released(now, parked.lane, parked.id);
+        }
+        for (lane, id) in self.lingering.take_due(now) {
+            if self.tables.end_lingering(id) {
+                self.released(now, lane, id);
             }
         }
-        let _ = now;
+    }
+
+    fn released(&mut self, now: Ns, lane: LaneId, id: ConnId) {
+        let conn = super::translate::handle(id);
+        let event = Event::Released {
+            conn,
+            refunded: false,
+        };
+        self.policy.on_event(now, lane, event, &mut self.actions);
+        self.carry_out(now);
     }
 
     /// Tells the metrics how waits ended.
@@ -149,8 +149,18 @@ impl Controller {
                     lane.metrics.observe_wait(ended.class, ended.wait);
                     lane.metrics.count_request(ended.class);
                 }
-                Outcome::Expired => lane.metrics.count_queue_timeout(ended.class),
-                Outcome::Refused(_) | Outcome::Gone | Outcome::Bypassed => {}
+                Outcome::Expired => {
+                    lane.metrics.count_queue_timeout(ended.class);
+                    lane.metrics
+                        .count_connection(ended.class, metrics::Outcome::QueueTimeout);
+                }
+                Outcome::Gone => lane
+                    .metrics
+                    .count_connection(ended.class, metrics::Outcome::LeftQueue),
+                Outcome::Refused(_) => lane
+                    .metrics
+                    .count_connection(ended.class, metrics::Outcome::Refused),
+                Outcome::Bypassed => {}
             }
         }
     }

@@ -6,10 +6,10 @@ use shaper_common::{CLASS_COUNT, Class, Endpoint, Lane, LaneMode, MAX_LANES, Sha
 use tracing::warn;
 
 use crate::{
-    config::LaneConfig,
+    config::{LaneConfig, Udp},
     kernel::{KernelError, Tables, change_slots},
     metrics::{LaneMetrics, Metrics, RefusalReason},
-    policy::LaneId,
+    policy::{LaneId, Limits},
 };
 
 /// "No cap" in the kernel's words.
@@ -22,6 +22,10 @@ pub struct ActiveLane {
     pub metrics: LaneMetrics,
     /// What is in the kernel's trie for it.
     endpoints: HashSet<Endpoint>,
+    /// Whether the operator has been told that clients offer HTTP/2.
+    pub http2_told: bool,
+    /// Payload bytes that the metrics have been told of: sent and received.
+    pub bytes_told: [u64; 2],
     /// Refusals that the metrics have been told of, by class.
     refusals_told: [u32; CLASS_COUNT],
 }
@@ -54,8 +58,16 @@ impl Lanes {
         self.active.get(&id)
     }
 
+    pub fn get_mut(&mut self, id: LaneId) -> Option<&mut ActiveLane> {
+        self.active.get_mut(&id)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (LaneId, &ActiveLane)> {
         self.active.iter().map(|(id, lane)| (*id, lane))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (LaneId, &mut ActiveLane)> {
+        self.active.iter_mut().map(|(id, lane)| (*id, lane))
     }
 
     pub fn by_name(&self, name: &str) -> Option<LaneId> {
@@ -95,12 +107,22 @@ impl Lanes {
                 metrics: metrics.lane(&config.name),
                 config,
                 endpoints: HashSet::new(),
+                http2_told: false,
+                bytes_told: [element.tx_bytes.load(), element.rx_bytes.load()],
                 refusals_told: element.refused.each_ref().map(SharedU32::load),
             },
         };
         mirror(&lane, element);
         self.active.insert(id, lane);
         Ok(id)
+    }
+
+    /// Writes what the lane may use now into its element.
+    pub fn mirror_limits(&self, id: LaneId, limits: Limits, tables: &Tables) {
+        if let Some(element) = tables.lanes.get(u32::from(id.0)) {
+            element.reserve.store(limits.reserve);
+            change_slots(element, |word| Some(word.with_budget(limits.effective)));
+        }
     }
 
     /// Makes exactly `wanted` the endpoints of the lane.
@@ -179,7 +201,6 @@ fn mirror(lane: &ActiveLane, element: &Lane) {
     let config = &lane.config;
     let rules = &config.rules;
     element.barrier.store(CLASS_COUNT as u32);
-    element.reserve.store(rules.interactive_reserve);
     element.max_queue.store(rules.max_queue);
     element
         .refuse_errno
@@ -189,10 +210,14 @@ fn mirror(lane: &ActiveLane, element: &Lane) {
         element.class_cap[class.index()].store(cap);
     }
     element.account_caps.store(u32::from(lane.caps_accounts()));
-    element.paced.store(u32::from(rules.pace.is_some()));
     element.wake_bytes.store(rules.wake_bytes);
-    // The budget last, and the mode after it: nothing is enforced before all is set.
-    change_slots(element, |word| Some(word.with_budget(rules.max_inflight)));
+    element
+        .abort_holds
+        .store(u32::from(!rules.abort_hold.is_zero()));
+    element
+        .udp_blocked
+        .store(u32::from(config.udp == Udp::Block));
+    // The mode last: nothing is enforced before all is set.
     let mode = if config.enforces() {
         LaneMode::Enforce
     } else {

@@ -18,6 +18,7 @@ impl Controller {
             .iter()
             .map(|(id, _)| (id, Picture::default()))
             .collect();
+        let mut open = HashSet::new();
         let mut accounts = HashSet::new();
         let mut namespaces = HashSet::new();
         let mut remotes = HashSet::new();
@@ -39,10 +40,22 @@ impl Controller {
                 account,
                 client: ClientId(view.record.pid),
             };
-            match view.gate {
+            match view.gate() {
                 Gate::HeldSyn => picture.held.push(held(&conn, Stage::Connect, view.since())),
                 Gate::HeldRequest => picture.held.push(held(&conn, Stage::Request, view.since())),
-                gate if gate.holds_slot() => picture.open.push(conn),
+                Gate::Open => {
+                    open.insert(view.id);
+                    self.parking.watch(now, lane, view.id);
+                    picture.open.push(conn);
+                }
+                Gate::Lingering => {
+                    if let Some(lane_of) = self.lanes.get(lane) {
+                        let abort_hold = lane_of.config.rules.abort_hold;
+                        self.lingering
+                            .begin(lane, view.id, Ns(view.record.left_ns), abort_hold);
+                    }
+                    picture.open.push(conn);
+                }
                 _ => {}
             }
         }
@@ -54,6 +67,7 @@ impl Controller {
                 .on_event(now, lane, Event::Reconcile(picture), &mut self.actions);
         }
         self.carry_out(now);
+        self.parking.retain(|id| open.contains(&id));
         // Nobody listens while the lanes have no names.
         let _ = self.in_use.send(remotes);
         self.accounts.retain(&accounts, &mut self.tables);

@@ -1,14 +1,19 @@
 //! What the controller shows of itself.
 
-use std::{collections::HashMap, fs, net::SocketAddr, time::Duration};
+use std::{fs, net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
 use shaper_common::{Counter, Gate};
 
-use super::{Controller, translate::conn_id};
+use super::{
+    Controller,
+    census::{Census, LaneCounts},
+    translate::conn_id,
+};
 use crate::{
     kernel,
-    policy::{LaneId, LaneView, Ns},
+    metrics::Direction,
+    policy::{LaneView, Ns},
     snapshot::{
         AccountSnapshot, ByClass, Diagnosis, LaneSnapshot, Mode, Snapshot, Stage, Ungoverned,
         Waiter, Waiters,
@@ -19,14 +24,14 @@ impl Controller {
     pub(super) fn snapshot(&mut self) -> Snapshot {
         self.drain();
         let now = kernel::now();
-        let idle = self.idle_connections();
+        let census = Census::take(&self.tables);
         let lanes: Vec<_> = self
             .lanes
             .iter()
             .filter_map(|(id, lane)| {
                 let view = self.policy.view(now, id)?;
-                let idle = idle.get(&id).copied().unwrap_or(0);
-                Some(self.lane_snapshot(now, &view, lane.config.rules.max_queue, idle))
+                let counts = census.lane(id);
+                Some(self.lane_snapshot(now, &view, lane.config.rules.max_queue, counts))
             })
             .collect();
         let ungoverned = Counter::ALL.into_iter().filter_map(|counter| {
@@ -53,7 +58,7 @@ impl Controller {
         now: Ns,
         view: &LaneView,
         max_queue: u32,
-        idle_connections: u32,
+        counts: LaneCounts,
     ) -> LaneSnapshot {
         let by_class = |counts: &[u32; 3]| ByClass::from_fn(|class| counts[class.index()]);
         let queued = view.queued.iter().sum();
@@ -82,7 +87,7 @@ impl Controller {
             reserve: view.limits.reserve,
             inflight: view.in_flight.iter().sum(),
             inflight_by_priority: by_class(&view.in_flight),
-            idle_connections,
+            idle_connections: counts.idle,
             queued,
             queued_by_priority: by_class(&view.queued),
             oldest_wait: view.oldest_wait.unwrap_or_default(),
@@ -97,18 +102,8 @@ impl Controller {
             paused_until: view.paused_until.map(|until| timestamp(now, until)),
             would_have_waited_5m: 0,
             under_limit_5m: 0,
-            h2_connections: 0,
+            h2_connections: counts.http2,
         }
-    }
-
-    fn idle_connections(&self) -> HashMap<LaneId, u32> {
-        let mut idle = HashMap::new();
-        for view in self.tables.views().filter(|view| view.gate == Gate::Parked) {
-            if let Ok(lane) = u16::try_from(view.record.lane) {
-                *idle.entry(LaneId(lane)).or_default() += 1;
-            }
-        }
-        idle
     }
 
     pub(super) fn waiters(&mut self) -> Waiters {
@@ -129,7 +124,7 @@ impl Controller {
                     pid: waiter.client.0,
                     command: command_name(waiter.client.0),
                     destination: SocketAddr::new(view.remote().addr(), view.remote().port()),
-                    stage: if view.gate == Gate::HeldSyn {
+                    stage: if view.gate() == Gate::HeldSyn {
                         Stage::Connect
                     } else {
                         Stage::Request
@@ -145,9 +140,34 @@ impl Controller {
         }
     }
 
+    /// Tells the metrics of the payload since the last time: of connections that have ended, which the kernel sums up,
+    /// and of present ones. One that ends in between is counted late, never twice.
+    fn count_bytes(&mut self) {
+        let census = Census::take(&self.tables);
+        for (id, lane) in self.lanes.iter_mut() {
+            let Some(element) = self.tables.lanes.get(u32::from(id.0)) else {
+                continue;
+            };
+            let live = census.lane(id);
+            let now = [
+                element.tx_bytes.load() + live.sent,
+                element.rx_bytes.load() + live.received,
+            ];
+            for (index, direction) in [Direction::Sent, Direction::Received]
+                .into_iter()
+                .enumerate()
+            {
+                let new = now[index].saturating_sub(lane.bytes_told[index]);
+                lane.metrics.add_bytes(direction, new);
+                lane.bytes_told[index] += new;
+            }
+        }
+    }
+
     /// Takes the kernel's counters over into the metrics.
     pub(super) fn count_kernel(&mut self) {
         self.lanes.count_refusals(&self.tables);
+        self.count_bytes();
         self.metrics
             .set_kernel_counters(|counter| self.tables.counter(counter).unwrap_or(0));
     }

@@ -1,22 +1,34 @@
 //! From the kernel's events to the policy's.
 
+use std::{io, time::Duration};
+
 use shaper_common::{Class, ConnId, Event as KernelEvent, EventKind};
+use tracing::{debug, warn};
 
 use super::Controller;
 use crate::{
-    kernel,
+    kernel::{self, Message},
+    metrics::Outcome,
     policy::{AccountId, ClientId, ConnHandle, Event, HeldConn, LaneId, Ns, OpenConn, Stage},
 };
 
 impl Controller {
-    /// Takes one event from the ring to the policy and carries out what it decides.
-    pub(super) fn kernel_event(&mut self, event: &KernelEvent) {
+    /// Takes one message from the ring to the policy and carries out what it decides.
+    pub(super) fn kernel_message(&mut self, message: &Message) {
+        match message {
+            Message::Event(event) => self.kernel_event(event),
+            Message::Glimpse(glimpse) => self.glimpse(glimpse),
+        }
+    }
+
+    fn kernel_event(&mut self, event: &KernelEvent) {
         let Some(kind) = EventKind::from_u32(event.kind) else {
             return;
         };
         let Ok(lane) = u16::try_from(event.lane).map(LaneId) else {
             return;
         };
+        let now = kernel::now();
         let id = event.conn();
         let account = self.account(lane, event);
         let open = OpenConn {
@@ -26,43 +38,102 @@ impl Controller {
             client: ClientId(event.pid),
         };
         let event = match kind {
-            EventKind::Opened => Event::Opened(open),
+            EventKind::Opened => {
+                self.parking.watch(now, lane, id);
+                Event::Opened(open)
+            }
             EventKind::Held => {
                 self.enter_namespace(id);
-                Event::Held(held(&open, Stage::Connect, Ns(event.ns)))
+                let stage = if event.arg == 0 {
+                    Stage::Connect
+                } else {
+                    Stage::Request
+                };
+                Event::Held(held(&open, stage, Ns(event.ns)))
             }
             EventKind::Refused => Event::Refused { class: open.class },
-            EventKind::Released => Event::Released {
-                conn: open.conn,
-                refunded: event.arg != 0,
-            },
+            EventKind::Released => {
+                self.parking.forget(id);
+                self.lingering.forget(id);
+                let refunded = event.arg != 0;
+                Event::Released {
+                    conn: open.conn,
+                    refunded,
+                }
+            }
             EventKind::Gone => {
-                self.replays.answered(id);
+                self.nudges.forget(id);
+                if event.arg != 0 {
+                    self.end_socket(id);
+                }
                 Event::Gone { conn: open.conn }
             }
-            EventKind::Established => {
-                self.established(lane, id);
-                return;
+            EventKind::Overrun => {
+                self.overrun(now, lane, id);
+                Event::Overrun(open)
             }
-            EventKind::Closed => {
-                self.replays.answered(id);
-                return;
-            }
+            EventKind::Established => return self.established(lane, id),
+            EventKind::Closed => return self.closed(lane, id, open.class, event.arg),
+            EventKind::RequestHeld => return self.nudges.request_held(now, id),
+            EventKind::Answered => return self.answered(lane, event.arg),
+            EventKind::EndHint => return self.parking.end_hint(now, id),
+            EventKind::Abandoned => return self.abandoned(lane, id, open.class, Ns(event.ns)),
+            // Comes as a message of its own.
+            EventKind::Glimpse => return,
         };
-        let now = kernel::now();
         self.policy.on_event(now, lane, event, &mut self.actions);
         self.carry_out(now);
     }
 
     fn established(&mut self, lane: LaneId, id: ConnId) {
-        self.replays.answered(id);
         if let Some(view) = self.tables.view(id)
             && let Some(lane) = self.lanes.get(lane)
             && view.is_established()
         {
+            // From the moment the SYN was let go, whether it had been held or not.
             let released = Ns(view.record.admitted_ns.load());
+            if released > Ns(0) {
+                lane.metrics
+                    .observe_connect(Ns(view.record.established_ns).since(released));
+            }
+        }
+    }
+
+    fn closed(&mut self, lane: LaneId, id: ConnId, class: Class, fate: u32) {
+        self.nudges.forget(id);
+        let outcome = match fate {
+            0 => Outcome::Failed,
+            1 => Outcome::Completed,
+            // It never had a slot; the policy knows how its wait ended.
+            _ => return,
+        };
+        if let Some(lane) = self.lanes.get(lane) {
+            lane.metrics.count_connection(class, outcome);
+        }
+    }
+
+    fn answered(&self, lane: LaneId, micros: u32) {
+        if let Some(lane) = self.lanes.get(lane) {
             lane.metrics
-                .observe_connect(Ns(view.record.established_ns).since(released));
+                .observe_first_byte(Duration::from_micros(micros.into()));
+        }
+    }
+
+    fn abandoned(&mut self, lane: LaneId, id: ConnId, class: Class, left: Ns) {
+        self.parking.forget(id);
+        if let Some(active) = self.lanes.get(lane) {
+            active.metrics.count_connection(class, Outcome::Abandoned);
+            self.lingering
+                .begin(lane, id, left, active.config.rules.abort_hold);
+        }
+    }
+
+    fn overrun(&mut self, now: Ns, lane: LaneId, id: ConnId) {
+        self.parking.overrun(now, lane);
+        self.parking.watch(now, lane, id);
+        if let Some(lane) = self.lanes.get(lane) {
+            lane.metrics.count_overrun();
+            debug!(lane = lane.config.name, %id, "a response went on after its connection was parked");
         }
     }
 
@@ -71,7 +142,33 @@ impl Controller {
         if let Some(view) = self.tables.view(id)
             && let Err(error) = self.namespaces.open(view.netns(), view.record.pid)
         {
-            tracing::debug!(%id, pid = view.record.pid, %error, "cannot enter the waiter's network namespace");
+            debug!(%id, pid = view.record.pid, %error, "cannot enter the waiter's network namespace");
+        }
+    }
+
+    /// Ends the socket of a connection: its owner, if there still is one, sees ECONNABORTED.
+    pub(super) fn end_socket(&mut self, id: ConnId) {
+        let Some(view) = self.tables.view(id) else {
+            return;
+        };
+        let destroyed = self
+            .namespaces
+            .open(view.netns(), view.record.pid)
+            .and_then(|namespace| {
+                namespace
+                    .diag
+                    .destroy(&view.record.tuple, view.record.cookie)
+            });
+        match destroyed {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                debug!(%id, "the socket had gone by itself");
+            }
+            Err(error) => warn!(
+                %error,
+                "cannot end a held connection: it stays held until TCP or its client gives up (`shaper doctor` shows \
+                 whether this kernel can destroy sockets)"
+            ),
         }
     }
 

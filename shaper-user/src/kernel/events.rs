@@ -6,7 +6,14 @@ use std::{
 };
 
 use aya::maps::{MapData, RingBuf};
-use shaper_common::Event;
+use shaper_common::{Event, Glimpse};
+
+/// One record of the ring.
+#[derive(Debug)]
+pub enum Message {
+    Event(Event),
+    Glimpse(Box<Glimpse>),
+}
 
 /// The consumer's side of the event ring.
 pub struct Events {
@@ -27,13 +34,21 @@ impl Events {
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }.try_clone_to_owned()
     }
 
-    /// The next event; `None` when the ring is empty.
-    pub fn next(&mut self) -> Option<Event> {
+    /// The next message; `None` when the ring is empty.
+    pub fn next(&mut self) -> Option<Message> {
         loop {
             let item = self.ring.next()?;
-            if item.len() >= size_of::<Event>() {
-                // SAFETY: long enough, and every bit pattern is an `Event`.
-                return Some(unsafe { item.as_ptr().cast::<Event>().read_unaligned() });
+            // SAFETY: in both cases long enough, and every bit pattern is a valid value.
+            unsafe {
+                if item.len() >= size_of::<Glimpse>() {
+                    let glimpse = item.as_ptr().cast::<Glimpse>().read_unaligned();
+                    return Some(Message::Glimpse(Box::new(glimpse)));
+                }
+                if item.len() >= size_of::<Event>() {
+                    return Some(Message::Event(
+                        item.as_ptr().cast::<Event>().read_unaligned(),
+                    ));
+                }
             }
         }
     }

@@ -1,13 +1,11 @@
-//! Changing gates from the controller's side: admit a waiter, let a connect through, let go.
+//! Changing gates from the controller's side: admit a waiter, let a connect through, park, let go.
 //!
 //! Counterpart of `record.rs` and `slot.rs` in the kernel object. Every change of a gate is a compare-and-swap; who wins
 //! it settles the counts, so each is settled once, whichever side was faster.
 
-use std::net::Ipv6Addr;
+use shaper_common::{Class, Conn, ConnId, Gate, GateWord, Lane, LaneMode, SlotWord};
 
-use shaper_common::{Class, Conn, ConnId, Endpoint, Gate, GateWord, Lane, SlotWord};
-
-use super::{netns::NetnsCookie, raw::Route, segment, tables::Tables};
+use super::{tables::Tables, view::ConnView};
 use crate::policy::Ns;
 
 /// Why a waiter could not be admitted.
@@ -15,96 +13,90 @@ use crate::policy::Ns;
 pub enum NotAdmitted {
     /// It does not wait any more.
     Gone,
-    /// Slots and credits use up the budget: the kernel was faster.
+    /// Slots and credits use up the budget or a cap: the kernel was faster.
     NoRoom,
 }
 
-/// A record in use: its gate at one instant and a copy of what the kernel wrote.
-#[derive(Debug)]
-pub struct ConnView {
-    pub id: ConnId,
-    pub gate: Gate,
-    pub record: Conn,
-}
-
-impl ConnView {
-    pub fn class(&self) -> Class {
-        Class::from_index(self.record.class)
-    }
-
-    /// When its present wait or, if there was none, the connection began.
-    pub fn since(&self) -> Ns {
-        Ns(self.record.since_ns)
-    }
-
-    pub fn netns(&self) -> NetnsCookie {
-        NetnsCookie(self.record.netns)
-    }
-
-    /// The gateway's end.
-    pub fn remote(&self) -> Endpoint {
-        let addr = Ipv6Addr::from(self.record.tuple.remote);
-        Endpoint::host(addr.into(), self.record.tuple.remote_port)
-    }
-
-    /// How packets in its name leave.
-    pub fn route(&self) -> Route {
-        Route {
-            tuple: self.record.tuple,
-            mark: self.record.mark,
-            ifindex: self.record.ifindex,
-        }
-    }
-
-    /// The SYN that was dropped to hold the connect, for sending at `now`. `None`: none was dropped yet.
-    pub fn held_syn(&self, now: Ns) -> Option<Vec<u8>> {
-        let header = self
-            .record
-            .syn
-            .header
-            .get(..self.record.syn.len.load() as usize)?;
-        let held = now.since(self.since()).as_millis() as u32;
-        (header.len() >= 20).then(|| segment::syn(&self.record.tuple, header, held))
-    }
-
-    pub fn is_established(&self) -> bool {
-        self.record.established_ns != 0
-    }
-}
-
 impl Tables {
-    /// Gives the waiter `id` a slot and opens its gate. Returns the gate it waited at.
+    /// Gives the waiter `id` a slot and opens its gate. `floor` slots besides it must be free. Returns the gate it
+    /// waited at.
     ///
     /// # Errors
     /// [`NotAdmitted`]; nothing has changed then.
-    pub fn admit(&self, id: ConnId, now: Ns) -> Result<Gate, NotAdmitted> {
-        let conn = self.conns.get(id.index).ok_or(NotAdmitted::Gone)?;
+    pub fn admit(&self, id: ConnId, floor: u32, now: Ns) -> Result<Gate, NotAdmitted> {
         let view = self
             .view(id)
-            .filter(|view| view.gate.waits())
+            .filter(|view| view.gate().waits())
             .ok_or(NotAdmitted::Gone)?;
+        let conn = self.conns.get(id.index).ok_or(NotAdmitted::Gone)?;
         let lane = self.lanes.get(view.record.lane).ok_or(NotAdmitted::Gone)?;
-        let floor = if view.class() == Class::Interactive {
-            0
-        } else {
-            lane.reserve.load()
-        };
-        change_slots(lane, |word| word.admit(floor)).ok_or(NotAdmitted::NoRoom)?;
-        lane.class_slots[view.class().index()].add(1);
-        self.change_account(conn, |slots| slots.wrapping_add(1));
+        self.take(lane, conn, view.class(), floor)?;
         conn.admitted_ns.store(now.0);
-        match self.leave_gate(conn, id, Gate::waits, Gate::Open) {
+        match change_gate(conn, id, Gate::waits, Gate::Open) {
             Some(from) => {
                 leave_queue(lane, view.class());
                 Ok(from)
             }
             None => {
-                // The slot was never used: nobody is refunded, the policy decides about it again.
-                change_slots(lane, |word| Some(word.release(false)));
-                lane.class_slots[view.class().index()].sub(1);
-                self.change_account(conn, |slots| slots.wrapping_sub(1));
+                self.give_back(lane, conn, view.class());
                 Err(NotAdmitted::Gone)
             }
+        }
+    }
+
+    /// Takes a slot: the class cap, the account cap and the lane's word, together or not at all.
+    fn take(&self, lane: &Lane, conn: &Conn, class: Class, floor: u32) -> Result<(), NotAdmitted> {
+        let observes = lane.mode.load() != LaneMode::Enforce as u32;
+        let (class_cap, account_cap) = if observes {
+            (u32::MAX, Some(u32::MAX))
+        } else {
+            (
+                lane.class_cap[class.index()].load(),
+                self.account(conn).map(|account| account.cap.load()),
+            )
+        };
+        let below = |cap: u32| move |used: u32| (used < cap).then(|| used + 1);
+        if lane.class_slots[class.index()]
+            .update(below(class_cap))
+            .is_err()
+        {
+            return Err(NotAdmitted::NoRoom);
+        }
+        if let (Some(account), Some(cap)) = (self.account(conn), account_cap)
+            && account.slots.update(below(cap)).is_err()
+        {
+            lane.class_slots[class.index()].sub(1);
+            return Err(NotAdmitted::NoRoom);
+        }
+        let taken = change_slots(lane, |word| {
+            if observes {
+                return Some(word.force());
+            }
+            let others = lane.class_slots[Class::Default.index()].load()
+                + lane.class_slots[Class::Bulk.index()].load();
+            // Our own is among them already.
+            let unreserved = word.budget().saturating_sub(lane.reserve.load());
+            if class != Class::Interactive && others > unreserved {
+                return None;
+            }
+            word.admit(floor)
+        });
+        if taken.is_none() {
+            lane.class_slots[class.index()].sub(1);
+            if let Some(account) = self.account(conn) {
+                account.slots.sub(1);
+            }
+            return Err(NotAdmitted::NoRoom);
+        }
+        Ok(())
+    }
+
+    /// Gives a slot back. It becomes no credit here: the policy decides about it.
+    fn give_back(&self, lane: &Lane, conn: &Conn, class: Class) {
+        change_slots(lane, |word| Some(word.release(false)));
+        lane.class_slots[class.index()].sub(1);
+        if let Some(account) = self.account(conn) {
+            account.slots.sub(1);
         }
     }
 
@@ -113,78 +105,101 @@ impl Tables {
         let Some(conn) = self.conns.get(id.index) else {
             return false;
         };
-        let held = |gate| gate == Gate::HeldSyn;
-        self.leave_gate(conn, id, held, Gate::HeldRequest).is_some()
+        change_gate(conn, id, |gate| gate == Gate::HeldSyn, Gate::HeldRequest).is_some()
+    }
+
+    /// Takes the slot of a connection whose response is over and keeps the connection. `guess`: more of the response may
+    /// come after all. `false` if anything has happened on it since the view was taken, or it has no slot.
+    pub fn park(&self, view: &ConnView, guess: bool) -> bool {
+        let (Some(conn), Some(lane)) = (
+            self.conns.get(view.id.index),
+            self.lanes.get(view.record.lane),
+        ) else {
+            return false;
+        };
+        let parked = view.word.with_gate(Gate::Parked);
+        let parked = if guess { parked.with_guess() } else { parked };
+        let changed = view.gate() == Gate::Open
+            && conn
+                .gate
+                .compare_exchange(view.word.bits(), parked.bits())
+                .is_ok();
+        if changed {
+            self.give_back(lane, conn, view.class());
+        }
+        changed
+    }
+
+    /// Marks an open connection as waiting for its answer again, as after an interim response.
+    pub fn mark_busy(&self, id: ConnId) {
+        if let Some(conn) = self.conns.get(id.index) {
+            let _ = conn.gate.update(|bits| {
+                let word = GateWord::from_bits(bits);
+                let ours = word.generation() == id.generation && word.gate() == Gate::Open;
+                ours.then(|| word.with_busy(true).bits())
+            });
+        }
+    }
+
+    /// Ends the lingering of an abandoned request: its slot is free. `false` if it does not linger.
+    pub fn end_lingering(&mut self, id: ConnId) -> bool {
+        let Some(view) = self.view(id).filter(|view| view.gate() == Gate::Lingering) else {
+            return false;
+        };
+        let (Some(conn), Some(lane)) = (self.conns.get(id.index), self.lanes.get(view.record.lane))
+        else {
+            return false;
+        };
+        // The socket may close at any moment; then the record is ours to free.
+        let ended = conn.gate.update(|bits| {
+            let word = GateWord::from_bits(bits);
+            let gate = if word.is_gone() {
+                Gate::Free
+            } else {
+                Gate::Closing
+            };
+            let ours = word.generation() == id.generation && word.gate() == Gate::Lingering;
+            ours.then(|| word.with_gate(gate).bits())
+        });
+        let Ok((_, after)) = ended else {
+            return false;
+        };
+        self.give_back(lane, conn, view.class());
+        if GateWord::from_bits(after).gate() == Gate::Free {
+            lane.tx_bytes.add(view.record.tx_bytes);
+            lane.rx_bytes.add(view.record.rx_bytes);
+            // A full stack cannot be: the index was taken from it.
+            let _ = self.offer_record(id.index);
+        }
+        true
     }
 
     /// Takes the limit off a waiter: everything passes, no slot. Returns the gate it waited at.
     pub fn let_go(&self, id: ConnId) -> Option<Gate> {
-        let conn = self.conns.get(id.index)?;
         let view = self.view(id)?;
-        let from = self.leave_gate(conn, id, Gate::waits, Gate::Released)?;
+        let conn = self.conns.get(id.index)?;
+        let from = change_gate(conn, id, Gate::waits, Gate::Released)?;
         if let Some(lane) = self.lanes.get(view.record.lane) {
             leave_queue(lane, view.class());
         }
         Some(from)
     }
 
-    /// What identifies `id`; `None` if the record belongs to another connection or none.
-    pub fn view(&self, id: ConnId) -> Option<ConnView> {
-        let view = self.view_at(id.index)?;
-        (view.id == id).then_some(view)
+    fn account(&self, conn: &Conn) -> Option<&shaper_common::Account> {
+        self.accounts.get(conn.account.load().checked_sub(1)?)
     }
+}
 
-    /// All records in use.
-    pub fn views(&self) -> impl Iterator<Item = ConnView> + '_ {
-        (0..self.conns.len()).filter_map(|index| self.view_at(index))
-    }
-
-    fn view_at(&self, index: u32) -> Option<ConnView> {
-        let conn = self.conns.get(index)?;
-        let before = GateWord::from_bits(conn.gate.load());
-        if before.gate() == Gate::Free {
-            return None;
-        }
-        let record = self.conns.copy(index)?;
-        // The kernel fills a record before it sets its gate, so an unchanged generation means an unmixed copy.
-        let after = GateWord::from_bits(conn.gate.load());
-        let id = ConnId {
-            index,
-            generation: before.generation(),
-        };
-        (after.generation() == before.generation()).then_some(ConnView {
-            id,
-            gate: before.gate(),
-            record,
-        })
-    }
-
-    /// Changes the gate to `to` while it satisfies `from`. Returns the gate before.
-    fn leave_gate(
-        &self,
-        conn: &Conn,
-        id: ConnId,
-        from: impl Fn(Gate) -> bool,
-        to: Gate,
-    ) -> Option<Gate> {
-        let changed = conn.gate.update(|bits| {
-            let word = GateWord::from_bits(bits);
-            let ours = word.generation() == id.generation && from(word.gate());
-            ours.then(|| GateWord::new(id.generation, to).bits())
-        });
-        changed
-            .ok()
-            .map(|(before, _)| GateWord::from_bits(before).gate())
-    }
-
-    fn change_account(&self, conn: &Conn, change: impl Fn(u32) -> u32) {
-        let index = conn.account.load();
-        if index != 0
-            && let Some(account) = self.accounts.get(index - 1)
-        {
-            let _ = account.slots.update(|slots| Some(change(slots)));
-        }
-    }
+/// Changes the gate to `to` while it satisfies `from`. Returns the gate before.
+fn change_gate(conn: &Conn, id: ConnId, from: impl Fn(Gate) -> bool, to: Gate) -> Option<Gate> {
+    let changed = conn.gate.update(|bits| {
+        let word = GateWord::from_bits(bits);
+        let ours = word.generation() == id.generation && from(word.gate());
+        ours.then(|| word.with_gate(to).bits())
+    });
+    changed
+        .ok()
+        .map(|(before, _)| GateWord::from_bits(before).gate())
 }
 
 /// Changes a lane's word. `None` when `change` does not want to.

@@ -18,11 +18,13 @@ use super::{
 
 /// The programs in the order in which they are attached: a socket must not be seen by a later stage before the
 /// earlier ones would have caught it, so the connect programs, which make records, come last.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 8] = [
     "shaper_release",
     "shaper_sockops",
     "shaper_ingress",
     "shaper_egress",
+    "shaper_sendmsg6",
+    "shaper_sendmsg4",
     "shaper_connect6",
     "shaper_connect4",
 ];
@@ -57,7 +59,7 @@ pub fn load(object: &[u8]) -> Result<(Programs, Tables, Events), KernelError> {
         };
         loaded.map_err(|error| load_error(name, &error))?;
     }
-    let tables = Tables::take(&mut ebpf)?;
+    let tables = Tables::new(&mut ebpf)?;
     let ring = take_map(&mut ebpf, "EVENTS")?
         .try_into()
         .map_err(|error| map_error("EVENTS", &error))?;

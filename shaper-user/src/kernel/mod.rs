@@ -13,6 +13,7 @@ mod raw;
 mod segment;
 mod shared;
 mod tables;
+mod view;
 
 pub use capabilities::{
     Capability, missing as missing_capabilities, require as require_capabilities,
@@ -20,9 +21,10 @@ pub use capabilities::{
 pub use cgroups::{CgroupId, CgroupRoot, id_of, topmost};
 pub use clock::now;
 pub use error::KernelError;
-pub use events::Events;
-pub use gates::{ConnView, NotAdmitted, change_slots};
+pub use events::{Events, Message};
+pub use gates::{NotAdmitted, change_slots};
 pub use load::{Programs, load};
 pub use netns::{Namespace, Namespaces, NetnsCookie};
 pub use raw::Route;
 pub use tables::Tables;
+pub use view::ConnView;

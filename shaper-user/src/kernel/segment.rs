@@ -1,8 +1,9 @@
 //! Building the packets that the controller sends in a held socket's name.
 
-use shaper_common::{SYN_CAPACITY, Tuple};
+use shaper_common::{HEADER_CAPACITY, Tuple};
 
 const IPPROTO_TCP: u8 = 6;
+const ACK: u8 = 0x10;
 const HOP_LIMIT: u8 = 64;
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
@@ -18,12 +19,30 @@ const OPTION_END: u8 = 0;
 /// forward by `held_ms`, else the peer's echo would make the round-trip estimate as long as the hold. Payload (TCP
 /// Fast Open) is left out; TCP sends it again after the handshake.
 pub fn syn(tuple: &Tuple, header: &[u8], held_ms: u32) -> Vec<u8> {
-    let mut tcp = [0; SYN_CAPACITY];
+    rebuild(tuple, header, held_ms, |_| {})
+}
+
+/// A keep-alive probe in the name of the socket whose data segment had this `header`: one byte before its sequence
+/// number, no payload, ACK (RFC 9293, 3.8.4). The peer answers with an acknowledgement, and Linux sends what it holds
+/// whenever one comes (`tcp_data_snd_check`, net/ipv4/tcp_input.c).
+pub fn probe(tuple: &Tuple, header: &[u8], held_ms: u32) -> Vec<u8> {
+    rebuild(tuple, header, held_ms, |tcp| {
+        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+        tcp[4..8].copy_from_slice(&sequence.wrapping_sub(1).to_be_bytes());
+        tcp[13] = ACK;
+        // No urgent pointer without its flag.
+        put_u16(tcp, 18, 0);
+    })
+}
+
+fn rebuild(tuple: &Tuple, header: &[u8], held_ms: u32, change: impl Fn(&mut [u8])) -> Vec<u8> {
+    let mut tcp = [0; HEADER_CAPACITY];
     let tcp = &mut tcp[..header.len()];
     tcp.copy_from_slice(header);
     put_u16(tcp, 0, tuple.local_port);
     put_u16(tcp, 2, tuple.remote_port);
     advance_timestamp(tcp, held_ms);
+    change(tcp);
     packet(tuple, tcp)
 }
 
@@ -165,6 +184,26 @@ mod tests {
         assert_eq!(u16::from_be_bytes([packet[22], packet[23]]), 443);
         let timestamp = 20 + 20 + 8;
         assert_eq!(packet[timestamp..timestamp + 4], 1_600_u32.to_be_bytes());
+    }
+
+    #[test]
+    fn a_probe_is_an_acknowledgement_one_byte_back() {
+        let tuple = Tuple {
+            local: v4([127, 0, 0, 1]),
+            remote: v4([127, 0, 0, 1]),
+            local_port: 1,
+            remote_port: 2,
+        };
+        let mut data = header();
+        data[4..8].copy_from_slice(&0_u32.to_be_bytes());
+        data[13] = 0x38;
+        data[19] = 7;
+        let packet = probe(&tuple, &data, 5);
+        assert_eq!(packet[20 + 4..20 + 8], u32::MAX.to_be_bytes());
+        assert_eq!(packet[20 + 13], ACK);
+        assert_eq!(packet[20 + 18..20 + 20], [0, 0]);
+        let pseudo = sum_parts(&[&packet[12..20]]) + 6 + 40;
+        assert_eq!(fold(sum(pseudo, &packet[20..])), 0, "TCP checksum");
     }
 
     #[test]

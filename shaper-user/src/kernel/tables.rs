@@ -31,7 +31,7 @@ impl Tables {
     ///
     /// # Errors
     /// [`KernelError::Map`] naming the map.
-    pub fn take(ebpf: &mut Ebpf) -> Result<Self, KernelError> {
+    pub fn new(ebpf: &mut Ebpf) -> Result<Self, KernelError> {
         Ok(Self {
             lanes: shared(ebpf, "LANES", MAX_LANES)?,
             conns: shared(ebpf, "CONNS", MAX_CONNS)?,

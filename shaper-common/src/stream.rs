@@ -1,0 +1,221 @@
+//! What the bytes of a connection are, as far as a gate must know: handshake or request, and the end of a stream.
+
+/// Length of a TLS record's header (RFC 8446, 5.1): type, legacy version (2), length (2).
+pub const RECORD_HEADER: usize = 5;
+
+/// Records looked at in one segment. A client's flights have at most four: a certificate, a key exchange,
+/// ChangeCipherSpec and Finished.
+const MAX_RECORDS: u32 = 6;
+
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const HANDSHAKE: u8 = 22;
+
+/// What a client's payload is to a gate that lets handshakes pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientBytes {
+    /// Only TLS records of types 20 to 22: ChangeCipherSpec, alerts, handshake. The last one continues for that many
+    /// bytes beyond the payload.
+    Handshake { continues: u32 },
+    /// Anything else: application data, or not TLS at all.
+    Request,
+}
+
+impl ClientBytes {
+    /// Walks the records at the start of a payload of `len` bytes. `header` returns the record header at an offset
+    /// into the payload, `None` if that cannot be read.
+    #[inline(always)]
+    pub fn of(header: impl Fn(u32) -> Option<[u8; RECORD_HEADER]>, len: u32) -> Self {
+        let mut at = 0;
+        for _ in 0..MAX_RECORDS {
+            // A header that is cut off says too little: TLS libraries write whole ones.
+            if at + RECORD_HEADER as u32 > len {
+                return Self::Request;
+            }
+            let Some([kind, major, _, high, low]) = header(at) else {
+                return Self::Request;
+            };
+            if !(CHANGE_CIPHER_SPEC..=HANDSHAKE).contains(&kind) || major != 3 {
+                return Self::Request;
+            }
+            at += RECORD_HEADER as u32 + (((high as u32) << 8) | low as u32);
+            if at >= len {
+                return Self::Handshake {
+                    continues: at - len,
+                };
+            }
+        }
+        Self::Request
+    }
+}
+
+/// Bytes at the end of a payload that [`ChunkedEnd::matches`] looks at.
+pub const TAIL: usize = RECORD_HEADER + LONGEST_SEALED;
+
+/// `0\r\n\r\n`, the last chunk of a chunked body without trailers (RFC 9112, 7.1).
+const LAST_CHUNK: [u8; 5] = *b"0\r\n\r\n";
+
+/// What sealing adds to the five bytes of the last chunk, per protocol and cipher:
+/// TLS 1.3: inner type and tag (RFC 8446, 5.2). TLS 1.2: tag with ChaCha20-Poly1305 (RFC 7905), explicit nonce and tag
+/// with AES-GCM (RFC 5288).
+const SEALED: [usize; 3] = [
+    LAST_CHUNK.len() + 1 + 16,
+    LAST_CHUNK.len() + 16,
+    LONGEST_SEALED,
+];
+const LONGEST_SEALED: usize = LAST_CHUNK.len() + 8 + 16;
+
+const APPLICATION_DATA: u8 = 23;
+
+/// Whether a payload from the gateway looks like the end of a chunked stream.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkedEnd;
+
+impl ChunkedEnd {
+    /// `tail` is the end of the payload, its bytes at the end of the array if there are fewer than [`TAIL`].
+    #[inline(always)]
+    pub fn matches(tail: &[u8; TAIL]) -> bool {
+        if tail[TAIL - 5] == LAST_CHUNK[0]
+            && tail[TAIL - 4] == LAST_CHUNK[1]
+            && tail[TAIL - 3] == LAST_CHUNK[2]
+            && tail[TAIL - 2] == LAST_CHUNK[3]
+            && tail[TAIL - 1] == LAST_CHUNK[4]
+        {
+            return true;
+        }
+        Self::sealed(tail, SEALED[0])
+            || Self::sealed(tail, SEALED[1])
+            || Self::sealed(tail, SEALED[2])
+    }
+
+    /// The payload ends in an application-data record of this length.
+    #[inline(always)]
+    fn sealed(tail: &[u8; TAIL], length: usize) -> bool {
+        let at = TAIL - RECORD_HEADER - length;
+        tail[at] == APPLICATION_DATA
+            && tail[at + 1] == 3
+            && tail[at + 3] == 0
+            && tail[at + 4] == length as u8
+    }
+}
+
+/// Whether sequence number `a` comes after `b` (RFC 9293, 3.4: modulo 2³²).
+#[inline(always)]
+pub const fn seq_after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn client(payload: &[u8]) -> ClientBytes {
+        let header = |at: u32| payload.get(at as usize..at as usize + 5)?.try_into().ok();
+        ClientBytes::of(header, payload.len() as u32)
+    }
+
+    fn record(kind: u8, len: usize) -> Vec<u8> {
+        let mut record = vec![kind, 3, 3, (len >> 8) as u8, len as u8];
+        record.resize(5 + len, 0xaa);
+        record
+    }
+
+    fn tail(payload: &[u8]) -> [u8; TAIL] {
+        let mut tail = [0; TAIL];
+        let n = payload.len().min(TAIL);
+        tail[TAIL - n..].copy_from_slice(&payload[payload.len() - n..]);
+        tail
+    }
+
+    #[test]
+    fn a_client_hello_is_a_handshake_and_so_is_its_continuation_counted() {
+        assert_eq!(
+            client(&record(22, 512)),
+            ClientBytes::Handshake { continues: 0 }
+        );
+        assert_eq!(
+            client(&record(22, 1800)[..1448]),
+            ClientBytes::Handshake { continues: 357 }
+        );
+    }
+
+    #[test]
+    fn a_tls12_flight_of_key_exchange_and_finished_is_a_handshake() {
+        let flight = [record(22, 37), record(20, 1), record(22, 40)].concat();
+        assert_eq!(client(&flight), ClientBytes::Handshake { continues: 0 });
+    }
+
+    /// Node sends ChangeCipherSpec, Finished and the request in one segment: the whole is a request.
+    #[test]
+    fn a_request_behind_a_finished_is_a_request() {
+        let flight = [record(20, 1), record(23, 53), record(23, 700)].concat();
+        assert_eq!(client(&flight), ClientBytes::Request);
+    }
+
+    #[test]
+    fn an_alert_is_no_request() {
+        assert_eq!(
+            client(&record(21, 2)),
+            ClientBytes::Handshake { continues: 0 }
+        );
+    }
+
+    #[test]
+    fn plain_text_is_a_request() {
+        assert_eq!(
+            client(b"POST /v1/messages HTTP/1.1\r\n"),
+            ClientBytes::Request
+        );
+        assert_eq!(
+            client(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+            ClientBytes::Request
+        );
+        assert_eq!(client(&[22, 3]), ClientBytes::Request);
+        assert_eq!(client(&[]), ClientBytes::Request);
+    }
+
+    #[test]
+    fn the_last_chunk_is_seen_in_the_clear_and_under_each_seal() {
+        assert!(ChunkedEnd::matches(&tail(b"5\r\nhello\r\n0\r\n\r\n")));
+        assert!(ChunkedEnd::matches(&tail(b"0\r\n\r\n")));
+        for length in [22, 21, 29] {
+            let payload = [record(23, 300), record(23, length)].concat();
+            assert!(ChunkedEnd::matches(&tail(&payload)), "{length}");
+            assert!(ChunkedEnd::matches(&tail(&record(23, length))), "{length}");
+        }
+        for length in [20, 23, 28, 30, 300] {
+            assert!(!ChunkedEnd::matches(&tail(&record(23, length))), "{length}");
+        }
+        assert!(!ChunkedEnd::matches(&tail(b"data: x\n\n")));
+    }
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        assert!(seq_after(5, u32::MAX - 5));
+        assert!(!seq_after(u32::MAX - 5, 5));
+        assert!(!seq_after(7, 7));
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_are_handshake_or_request_and_nothing_else(
+            payload in prop::collection::vec(any::<u8>(), 0..4000)
+        ) {
+            if let ClientBytes::Handshake { .. } = client(&payload) {
+                prop_assert!((20..=22).contains(&payload[0]) && payload[1] == 3);
+            }
+            ChunkedEnd::matches(&tail(&payload));
+        }
+
+        #[test]
+        fn random_records_are_walked_to_the_end(kinds in prop::collection::vec((20u8..=23, 0usize..600), 1..6)) {
+            let payload: Vec<u8> = kinds.iter().flat_map(|(kind, len)| record(*kind, *len)).collect();
+            let expected = if kinds.iter().all(|(kind, _)| *kind != 23) {
+                ClientBytes::Handshake { continues: 0 }
+            } else {
+                ClientBytes::Request
+            };
+            prop_assert_eq!(client(&payload), expected);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Showing the controller the first bytes of a message: a ClientHello, the head of a response.
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    helpers::generated::bpf_skb_load_bytes,
+    programs::SkBuffContext,
+};
+use shaper_common::{Conn, ConnId, Counter, EventKind, GLIMPSE_CAPACITY, Glimpse, Segment};
+
+use crate::{
+    access::opaque,
+    count::count,
+    egress::Outgoing,
+    emit::{Urgency, event},
+    maps::EVENTS,
+    packet,
+};
+
+/// The client's first bytes.
+#[inline(always)]
+pub fn sent(ctx: &SkBuffContext, conn: &Conn, id: ConnId, outgoing: &Outgoing) {
+    let start = outgoing.end.wrapping_sub(outgoing.segment.payload_len);
+    send(ctx, conn, id, &outgoing.segment, start, 0, Urgency::Leisure);
+}
+
+/// The head of a response, if it is one of HTTP/1.
+#[inline(always)]
+pub fn received(ctx: &SkBuffContext, conn: &Conn, id: ConnId, segment: &Segment, start: u32) {
+    if packet::payload_start(ctx, segment, 0) == Some(*b"HTTP/") {
+        send(ctx, conn, id, segment, start, 1, Urgency::Now);
+    }
+}
+
+#[inline(always)]
+fn send(
+    ctx: &SkBuffContext,
+    conn: &Conn,
+    id: ConnId,
+    segment: &Segment,
+    start: u32,
+    received: u32,
+    urgency: Urgency,
+) {
+    let Some(mut entry) = EVENTS.reserve_untyped::<Glimpse>(0) else {
+        count(Counter::EventsLost);
+        return;
+    };
+    let glimpse = entry.as_mut_ptr();
+    let mut len = opaque(segment.payload_len);
+    if len > GLIMPSE_CAPACITY as u32 {
+        len = GLIMPSE_CAPACITY as u32;
+    }
+    // SAFETY: the reserved memory is large enough for a `Glimpse`; `len` bytes fit into its array.
+    unsafe {
+        (*glimpse).event = event(EventKind::Glimpse, conn, id, start);
+        (*glimpse).received = received;
+        let bytes = (&raw mut (*glimpse).bytes).cast();
+        let read = if len == 0 {
+            -1
+        } else {
+            bpf_skb_load_bytes(ctx.as_ptr(), segment.payload_offset(), bytes, len)
+        };
+        (*glimpse).len = if read == 0 { len } else { 0 };
+    }
+    let flags = if urgency == Urgency::Now { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    entry.submit(u64::from(flags));
+}

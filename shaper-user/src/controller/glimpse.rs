@@ -1,0 +1,71 @@
+//! What the first bytes of requests and responses change.
+
+use shaper_common::{END_KNOWN, Glimpse};
+use tracing::warn;
+
+use super::{
+    Controller,
+    message::{ResponseEnd, offers_http2, response_end},
+};
+use crate::{
+    kernel,
+    policy::{LaneId, Ns},
+};
+
+/// Lengths beyond this are left to silence: sequence numbers tell half of 2³² apart.
+const LONGEST_BODY: u64 = 1 << 30;
+
+impl Controller {
+    /// Takes a glimpse from the ring.
+    pub(super) fn glimpse(&mut self, glimpse: &Glimpse) {
+        let bytes = &glimpse.bytes[..(glimpse.len as usize).min(glimpse.bytes.len())];
+        if glimpse.received != 0 {
+            self.response_head(glimpse, bytes);
+        } else if offers_http2(bytes) {
+            self.http2_offered(glimpse);
+        }
+    }
+
+    fn response_head(&mut self, glimpse: &Glimpse, bytes: &[u8]) {
+        let id = glimpse.event.conn();
+        let Some(view) = self.tables.view(id) else {
+            return;
+        };
+        match response_end(bytes, view.record.head_request != 0) {
+            ResponseEnd::After(length) if length < LONGEST_BODY => {
+                let end = glimpse.event.arg.wrapping_add(length as u32);
+                if let Some(conn) = self.tables.conns.get(id.index) {
+                    // The kernel compares what comes from now on; what has come is compared when the connection is
+                    // looked at, at once.
+                    conn.response_end.swap(END_KNOWN | u64::from(end));
+                }
+                self.parking.look_soon(id, Ns(0));
+                self.park_idle(kernel::now());
+            }
+            ResponseEnd::Interim => self.tables.mark_busy(id),
+            ResponseEnd::After(_) | ResponseEnd::Unknown => {}
+        }
+    }
+
+    fn http2_offered(&mut self, glimpse: &Glimpse) {
+        let id = glimpse.event.conn();
+        if self.tables.view(id).is_none() {
+            return;
+        }
+        if let Some(conn) = self.tables.conns.get(id.index) {
+            conn.http2.store(1);
+        }
+        let Ok(lane) = u16::try_from(glimpse.event.lane).map(LaneId) else {
+            return;
+        };
+        if let Some(lane) = self.lanes.get_mut(lane)
+            && !std::mem::replace(&mut lane.http2_told, true)
+        {
+            warn!(
+                lane = lane.config.name,
+                pid = glimpse.event.pid,
+                "a client offers HTTP/2: requests that share a connection count as one (told once for the lane)"
+            );
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What the first bytes of a message say: where a response ends, and whether a client offers HTTP/2.
+
+use tls_parser::{
+    TlsExtension, TlsMessage, TlsMessageHandshake, parse_tls_extensions, parse_tls_plaintext,
+};
+
+/// Header fields looked at; gateways send some dozens.
+const MAX_HEADERS: usize = 128;
+
+/// Where a response ends, as far as its head tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseEnd {
+    /// That many bytes after its first.
+    After(u64),
+    /// With its last chunk, or with the connection, or it cannot be told.
+    Unknown,
+    /// It is an interim response (RFC 9110, 15.2): another one follows.
+    Interim,
+}
+
+/// Reads the head of an HTTP/1 response. `to_head`: it answers a HEAD request.
+pub fn response_end(bytes: &[u8], to_head: bool) -> ResponseEnd {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut headers);
+    let Ok(httparse::Status::Complete(head)) = response.parse(bytes) else {
+        return ResponseEnd::Unknown;
+    };
+    let head = head as u64;
+    // RFC 9112, 6.3, in its order.
+    match response.code {
+        Some(101) | None => return ResponseEnd::Unknown,
+        Some(100..=199) => return ResponseEnd::Interim,
+        Some(204 | 304) => return ResponseEnd::After(head),
+        Some(_) if to_head => return ResponseEnd::After(head),
+        Some(_) => {}
+    }
+    if header(response.headers, "transfer-encoding")
+        .next()
+        .is_some()
+    {
+        return ResponseEnd::Unknown;
+    }
+    let mut lengths = header(response.headers, "content-length");
+    match (lengths.next().and_then(number), lengths.next()) {
+        (Some(length), None) => ResponseEnd::After(head.saturating_add(length)),
+        _ => ResponseEnd::Unknown,
+    }
+}
+
+fn header<'a>(headers: &'a [httparse::Header<'a>], name: &str) -> impl Iterator<Item = &'a [u8]> {
+    headers
+        .iter()
+        .filter(move |header| header.name.eq_ignore_ascii_case(name))
+        .map(|header| header.value)
+}
+
+fn number(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.trim().parse().ok()
+}
+
+/// Whether the bytes are a TLS ClientHello that offers `h2` (RFC 7301, RFC 9113 3.2).
+pub fn offers_http2(bytes: &[u8]) -> bool {
+    let Ok((_, record)) = parse_tls_plaintext(bytes) else {
+        return false;
+    };
+    record.msg.iter().any(|message| {
+        let TlsMessage::Handshake(TlsMessageHandshake::ClientHello(hello)) = message else {
+            return false;
+        };
+        let Ok((_, extensions)) = parse_tls_extensions(hello.ext.unwrap_or_default()) else {
+            return false;
+        };
+        extensions.iter().any(|extension| {
+            matches!(extension, TlsExtension::ALPN(protocols) if protocols.contains(&b"h2".as_slice()))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_length_ends_a_response_behind_its_head() {
+        let bytes = b"HTTP/1.1 200 OK\r\nContent-Type: x\r\ncontent-length: 12\r\n\r\nhello";
+        assert_eq!(response_end(bytes, false), ResponseEnd::After(53 + 12));
+        assert_eq!(response_end(bytes, true), ResponseEnd::After(53));
+    }
+
+    #[test]
+    fn what_has_no_length_is_unknown() {
+        for head in [
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n",
+            "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Le",
+            "HTTP/1.1 200",
+            "nonsense",
+            "",
+        ] {
+            assert_eq!(
+                response_end(head.as_bytes(), false),
+                ResponseEnd::Unknown,
+                "{head:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn responses_without_a_body_end_with_their_head() {
+        for head in [
+            "HTTP/1.1 204 No Content\r\n\r\n",
+            "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
+        ] {
+            assert_eq!(
+                response_end(head.as_bytes(), false),
+                ResponseEnd::After(head.len() as u64)
+            );
+        }
+        assert_eq!(
+            response_end(b"HTTP/1.1 100 Continue\r\n\r\n", false),
+            ResponseEnd::Interim
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            response_end(&bytes, false);
+            offers_http2(&bytes);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! When a connection gives its slot back although it stays open.
+
+use std::{collections::HashMap, time::Duration};
+
+use shaper_common::ConnId;
+
+use crate::{
+    kernel::{ConnView, Tables},
+    policy::{LaneId, Ns},
+};
+
+/// Silence after what looks like the end of a chunked stream.
+const AFTER_HINT: Duration = Duration::from_millis(20);
+
+/// Silence on a connection that has sent nothing as long as a request.
+const UNUSED: Duration = Duration::from_secs(1);
+
+/// The longest that a guess is widened to.
+const GUESS_MAX: Duration = Duration::from_secs(60);
+
+/// Time without an overrun after which a widened guess is narrowed by one step.
+const GUESS_MEMORY: Duration = Duration::from_secs(600);
+
+/// What is known of an open connection, as far as it matters here.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    /// A request is unanswered.
+    busy: bool,
+    established: bool,
+    /// The response is complete by its own length.
+    complete: bool,
+    /// Something longer than `wake_bytes` has been sent.
+    sent_long: bool,
+    /// When the slot was taken, or the connection made, whichever is later.
+    began: Ns,
+    tx: Ns,
+    rx: Ns,
+    end_hint: Ns,
+}
+
+/// What to do with an open connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It keeps its slot; look again then, or when something happens.
+    Keep { until: Option<Ns> },
+    /// Its slot goes back. `guess`: more of the response may come.
+    Park { guess: bool },
+}
+
+impl Facts {
+    fn of(view: &ConnView) -> Self {
+        let record = &view.record;
+        Self {
+            busy: view.word.is_busy(),
+            established: view.is_established(),
+            complete: view.response_is_complete(),
+            sent_long: record.sent_long != 0,
+            began: Ns(record.established_ns.max(record.admitted_ns.load())),
+            tx: Ns(record.tx_ns),
+            rx: Ns(record.rx_ns),
+            end_hint: Ns(record.end_hint_ns),
+        }
+    }
+
+    fn judge(&self, now: Ns, idle_release: Duration) -> Verdict {
+        let mut look_again = None;
+        let mut wait = |until: Ns| {
+            look_again = Some(look_again.map_or(until, |other: Ns| other.min(until)));
+            until <= now
+        };
+        if self.established && !self.sent_long {
+            // Opened ahead of need, or with a request too short to matter. Parked for sure: the next one that is longer
+            // asks for a slot, and an answer to a short one is no overrun.
+            let silent_since = self.began.max(self.tx).max(self.rx);
+            if wait(silent_since + UNUSED) {
+                return Verdict::Park { guess: false };
+            }
+        }
+        // However long the gateway thinks.
+        if !self.busy && self.rx > Ns(0) {
+            if self.complete {
+                return Verdict::Park { guess: false };
+            }
+            if self.end_hint == self.rx && wait(self.rx + AFTER_HINT) {
+                return Verdict::Park { guess: true };
+            }
+            if self.sent_long && wait(self.rx.max(self.tx) + idle_release) {
+                return Verdict::Park { guess: true };
+            }
+        }
+        Verdict::Keep { until: look_again }
+    }
+}
+
+/// How much longer than `idle_release` a lane waits, because its responses pause.
+#[derive(Clone, Copy, Debug)]
+struct Guess {
+    doublings: u32,
+    last_overrun: Ns,
+}
+
+/// A connection that has just given its slot back.
+#[derive(Clone, Copy, Debug)]
+pub struct ParkedNow {
+    pub id: ConnId,
+    pub lane: LaneId,
+}
+
+/// The connections that have a slot, and when to look at each.
+#[derive(Debug, Default)]
+pub struct Parking {
+    open: HashMap<ConnId, Watched>,
+    guesses: HashMap<LaneId, Guess>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    lane: LaneId,
+    look: Ns,
+}
+
+impl Parking {
+    /// `id` has taken a slot.
+    pub fn watch(&mut self, now: Ns, lane: LaneId, id: ConnId) {
+        self.open.entry(id).or_insert(Watched { lane, look: now });
+    }
+
+    /// Something has happened on `id` that may end its use of the slot.
+    pub fn look_soon(&mut self, id: ConnId, at: Ns) {
+        if let Some(watched) = self.open.get_mut(&id) {
+            watched.look = watched.look.min(at);
+        }
+    }
+
+    /// The end of the response on `id` seems to have come.
+    pub fn end_hint(&mut self, now: Ns, id: ConnId) {
+        self.look_soon(id, now + AFTER_HINT);
+    }
+
+    /// `id` has no slot any more.
+    pub fn forget(&mut self, id: ConnId) {
+        self.open.remove(&id);
+    }
+
+    /// Keeps only what `open` says has a slot.
+    pub fn retain(&mut self, open: impl Fn(ConnId) -> bool) {
+        self.open.retain(|id, _| open(*id));
+    }
+
+    /// A response went on after its connection had been parked: the lane's guesses become wider.
+    pub fn overrun(&mut self, now: Ns, lane: LaneId) {
+        let guess = self.guesses.entry(lane).or_insert(Guess {
+            doublings: 0,
+            last_overrun: now,
+        });
+        guess.doublings += 1;
+        guess.last_overrun = now;
+    }
+
+    /// Parks what is idle; `idle_release` is the lane's setting.
+    pub fn tick(
+        &mut self,
+        now: Ns,
+        tables: &Tables,
+        idle_release: impl Fn(LaneId) -> Option<Duration>,
+    ) -> Vec<ParkedNow> {
+        let due: Vec<_> = self
+            .open
+            .iter()
+            .filter(|(_, watched)| watched.look <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        let mut parked = Vec::new();
+        for id in due {
+            let Some(lane) = self.open.get(&id).map(|watched| watched.lane) else {
+                continue;
+            };
+            let (Some(view), Some(configured)) = (tables.view(id), idle_release(lane)) else {
+                self.open.remove(&id);
+                continue;
+            };
+            if !view.gate().holds_slot() {
+                self.open.remove(&id);
+                continue;
+            }
+            let idle_release = self.widened(now, lane, configured);
+            let until = match Facts::of(&view).judge(now, idle_release) {
+                Verdict::Park { guess } if tables.park(&view, guess) => {
+                    self.open.remove(&id);
+                    parked.push(ParkedNow { id, lane });
+                    continue;
+                }
+                // It moved at this very moment.
+                Verdict::Park { .. } => Some(now + AFTER_HINT),
+                Verdict::Keep { until } => until,
+            };
+            // Whatever happens next on the connection happens in the kernel, which tells only of some of it.
+            let look = until.unwrap_or(now + idle_release).min(now + idle_release);
+            if let Some(watched) = self.open.get_mut(&id) {
+                watched.look = look;
+            }
+        }
+        parked
+    }
+
+    pub fn next_deadline(&self) -> Option<Ns> {
+        self.open.values().map(|watched| watched.look).min()
+    }
+
+    fn widened(&mut self, now: Ns, lane: LaneId, configured: Duration) -> Duration {
+        let Some(guess) = self.guesses.get_mut(&lane) else {
+            return configured;
+        };
+        if now.since(guess.last_overrun) >= GUESS_MEMORY {
+            guess.doublings = guess.doublings.saturating_sub(1);
+            guess.last_overrun = now;
+        }
+        let widened = configured.saturating_mul(1 << guess.doublings.min(16));
+        // A setting above the bound stands.
+        widened.min(GUESS_MAX.max(configured))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(2);
+    const SECOND: u64 = 1_000_000_000;
+
+    fn answered() -> Facts {
+        Facts {
+            busy: false,
+            established: true,
+            complete: false,
+            sent_long: true,
+            began: Ns(SECOND),
+            tx: Ns(2 * SECOND),
+            rx: Ns(5 * SECOND),
+            end_hint: Ns(0),
+        }
+    }
+
+    /// A8: a kept-alive connection gives its slot back when it has been silent after a response.
+    #[test]
+    fn silence_after_a_response_parks_on_a_guess() {
+        assert_eq!(
+            answered().judge(Ns(7 * SECOND), IDLE),
+            Verdict::Park { guess: true }
+        );
+        let early = answered().judge(Ns(7 * SECOND - 1), IDLE);
+        assert_eq!(
+            early,
+            Verdict::Keep {
+                until: Some(Ns(7 * SECOND))
+            }
+        );
+    }
+
+    /// A7: an unanswered request keeps its slot however long the gateway thinks.
+    #[test]
+    fn an_unanswered_request_is_never_parked() {
+        let facts = Facts {
+            busy: true,
+            ..answered()
+        };
+        assert_eq!(
+            facts.judge(Ns(3600 * SECOND), IDLE),
+            Verdict::Keep { until: None }
+        );
+    }
+
+    /// B10: a response that ends by its own length gives the slot back at once, for sure.
+    #[test]
+    fn a_complete_response_parks_for_sure() {
+        let facts = Facts {
+            complete: true,
+            ..answered()
+        };
+        assert_eq!(
+            facts.judge(Ns(5 * SECOND), IDLE),
+            Verdict::Park { guess: false }
+        );
+    }
+
+    #[test]
+    fn the_end_of_a_chunked_stream_parks_after_20_ms_of_silence() {
+        let facts = Facts {
+            end_hint: Ns(5 * SECOND),
+            ..answered()
+        };
+        let at = Ns(5 * SECOND) + AFTER_HINT;
+        assert_eq!(facts.judge(at, IDLE), Verdict::Park { guess: true });
+        assert_eq!(
+            facts.judge(Ns(5 * SECOND), IDLE),
+            Verdict::Keep { until: Some(at) }
+        );
+        // More came after it: no end.
+        let facts = Facts {
+            rx: Ns(5 * SECOND + 1),
+            ..facts
+        };
+        assert_eq!(
+            facts.judge(at, IDLE),
+            Verdict::Keep {
+                until: Some(Ns(7 * SECOND + 1))
+            }
+        );
+    }
+
+    /// A8: a connection opened ahead of need costs nothing after a second, answered or not.
+    #[test]
+    fn a_connection_that_sent_nothing_long_is_parked_for_sure() {
+        for busy in [false, true] {
+            let facts = Facts {
+                sent_long: false,
+                busy,
+                ..answered()
+            };
+            assert_eq!(
+                facts.judge(Ns(6 * SECOND), IDLE),
+                Verdict::Park { guess: false }
+            );
+        }
+        let silent = Facts {
+            sent_long: false,
+            tx: Ns(0),
+            rx: Ns(0),
+            ..answered()
+        };
+        assert_eq!(
+            silent.judge(Ns(2 * SECOND), IDLE),
+            Verdict::Park { guess: false }
+        );
+        let connecting = Facts {
+            established: false,
+            ..silent
+        };
+        assert_eq!(
+            connecting.judge(Ns(100 * SECOND), IDLE),
+            Verdict::Keep { until: None }
+        );
+    }
+
+    #[test]
+    fn overruns_widen_a_lanes_guess_and_time_narrows_it() {
+        let lane = LaneId(3);
+        let mut parking = Parking::default();
+        assert_eq!(parking.widened(Ns(0), lane, IDLE), IDLE);
+        for _ in 0..2 {
+            parking.overrun(Ns(0), lane);
+        }
+        assert_eq!(parking.widened(Ns(0), lane, IDLE), 4 * IDLE);
+        assert_eq!(parking.widened(Ns(0), LaneId(4), IDLE), IDLE);
+        for _ in 0..40 {
+            parking.overrun(Ns(0), lane);
+        }
+        assert_eq!(parking.widened(Ns(0), lane, IDLE), GUESS_MAX);
+        assert_eq!(parking.widened(Ns(0), lane, 2 * GUESS_MAX), 2 * GUESS_MAX);
+        let mut parking = Parking::default();
+        parking.overrun(Ns(0), lane);
+        assert_eq!(parking.widened(Ns(0) + GUESS_MEMORY, lane, IDLE), IDLE);
+    }
+}
