@@ -6,6 +6,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod controller;
+pub mod doctor;
 pub mod format;
 pub mod handle;
 pub mod kernel;

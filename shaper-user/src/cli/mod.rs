@@ -4,6 +4,7 @@ mod assign;
 pub mod check;
 mod class;
 mod config;
+pub mod doctor;
 mod exec;
 mod log;
 mod membership;
@@ -34,6 +35,9 @@ enum Subcommands {
     Exec(exec::ExecArgs),
     Assign(assign::AssignArgs),
     Status(status::StatusArgs),
+    Doctor(doctor::DoctorArgs),
+    #[command(name = crate::doctor::CLIENT_SUBCOMMAND, hide = true)]
+    DoctorClient(doctor::ClientArgs),
 }
 
 impl Cli {
@@ -52,6 +56,8 @@ impl Cli {
             Subcommands::Exec(args) => exec::run(args)?,
             Subcommands::Assign(args) => assign::run(args)?,
             Subcommands::Status(args) => status::run(args)?,
+            Subcommands::Doctor(args) => return doctor::run(args),
+            Subcommands::DoctorClient(args) => doctor::run_client(args)?,
         }
         Ok(ExitCode::SUCCESS)
     }

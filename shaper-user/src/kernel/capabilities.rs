@@ -4,7 +4,7 @@ use std::{fmt, fs};
 
 use super::KernelError;
 
-/// A capability (capabilities(7)) and what shaper needs it for.
+/// A capability (capabilities(7)) and what shaper uses it for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
     /// Load programs and make maps.
@@ -15,16 +15,21 @@ pub enum Capability {
     NetRaw,
     /// Enter the network namespaces of held sockets.
     SysAdmin,
+    /// Find the namespaces of processes of other users (`PTRACE_MODE_READ` on `/proc/PID/ns/net`). Not required: without
+    /// it those clients wake later.
+    SysPtrace,
 }
 
 impl Capability {
-    pub const ALL: [Self; 4] = [Self::Bpf, Self::NetAdmin, Self::NetRaw, Self::SysAdmin];
+    /// Those without which the controller does not start.
+    pub const REQUIRED: [Self; 4] = [Self::Bpf, Self::NetAdmin, Self::NetRaw, Self::SysAdmin];
 
     /// The number in include/uapi/linux/capability.h.
     const fn number(self) -> u32 {
         match self {
             Self::NetAdmin => 12,
             Self::NetRaw => 13,
+            Self::SysPtrace => 19,
             Self::SysAdmin => 21,
             Self::Bpf => 39,
         }
@@ -36,6 +41,7 @@ impl Capability {
             Self::NetAdmin => "CAP_NET_ADMIN",
             Self::NetRaw => "CAP_NET_RAW",
             Self::SysAdmin => "CAP_SYS_ADMIN",
+            Self::SysPtrace => "CAP_SYS_PTRACE",
         }
     }
 }
@@ -46,20 +52,21 @@ impl fmt::Display for Capability {
     }
 }
 
-/// Those that this process lacks.
-pub fn missing() -> Vec<Capability> {
+/// Those of `wanted` that this process lacks.
+pub fn missing(wanted: &[Capability]) -> Vec<Capability> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = effective(&status);
-    Capability::ALL
-        .into_iter()
+    wanted
+        .iter()
         .filter(|capability| effective & (1 << capability.number()) == 0)
+        .copied()
         .collect()
 }
 
 /// # Errors
 /// [`KernelError::NotPermitted`] naming those that this process lacks.
 pub fn require() -> Result<(), KernelError> {
-    let missing = missing();
+    let missing = missing(&Capability::REQUIRED);
     if missing.is_empty() {
         Ok(())
     } else {

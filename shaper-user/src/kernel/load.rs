@@ -40,30 +40,59 @@ pub struct Programs {
 /// # Errors
 /// [`KernelError::NotPermitted`], [`KernelError::Load`] with the verifier's last words, or what else went wrong.
 pub fn load(object: &[u8]) -> Result<(Programs, Tables, Events), KernelError> {
-    capabilities::require()?;
-    let mut ebpf = EbpfLoader::new()
-        .load(object)
-        .map_err(|error| KernelError::Object(chain(&error)))?;
+    let mut ebpf = open(object)?;
     for name in PROGRAMS {
-        let loaded = match program(&mut ebpf, name)? {
-            Program::CgroupSkb(program) => program.load(),
-            Program::CgroupSock(program) => program.load(),
-            Program::CgroupSockAddr(program) => program.load(),
-            Program::SockOps(program) => program.load(),
-            _ => {
-                return Err(KernelError::Load {
-                    program: name,
-                    cause: "unexpected program type".to_owned(),
-                });
-            }
-        };
-        loaded.map_err(|error| load_error(name, &error))?;
+        load_program(&mut ebpf, name)?;
     }
     let tables = Tables::new(&mut ebpf)?;
     let ring = take_map(&mut ebpf, "EVENTS")?
         .try_into()
         .map_err(|error| map_error("EVENTS", &error))?;
     Ok((Programs { ebpf }, tables, Events::new(ring)))
+}
+
+/// What the kernel says to one program.
+#[derive(Debug)]
+pub struct Trial {
+    pub program: &'static str,
+    pub result: Result<(), KernelError>,
+}
+
+/// Loads each program by itself and drops it again: which of them does this kernel accept?
+///
+/// # Errors
+/// As [`load`], but for the programs.
+pub fn try_each(object: &[u8]) -> Result<Vec<Trial>, KernelError> {
+    let mut ebpf = open(object)?;
+    let trials = PROGRAMS.map(|program| Trial {
+        program,
+        result: load_program(&mut ebpf, program),
+    });
+    Ok(trials.into())
+}
+
+/// Makes the maps.
+fn open(object: &[u8]) -> Result<Ebpf, KernelError> {
+    capabilities::require()?;
+    EbpfLoader::new()
+        .load(object)
+        .map_err(|error| KernelError::Object(chain(&error)))
+}
+
+fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), KernelError> {
+    let loaded = match program(ebpf, name)? {
+        Program::CgroupSkb(program) => program.load(),
+        Program::CgroupSock(program) => program.load(),
+        Program::CgroupSockAddr(program) => program.load(),
+        Program::SockOps(program) => program.load(),
+        _ => {
+            return Err(KernelError::Load {
+                program: name,
+                cause: "unexpected program type".to_owned(),
+            });
+        }
+    };
+    loaded.map_err(|error| load_error(name, &error))
 }
 
 impl Programs {

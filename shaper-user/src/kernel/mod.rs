@@ -23,7 +23,7 @@ pub use clock::now;
 pub use error::KernelError;
 pub use events::{Events, Message};
 pub use gates::{NotAdmitted, change_slots};
-pub use load::{Programs, load};
+pub use load::{Programs, Trial, load, try_each};
 pub use netns::{Namespace, Namespaces, NetnsCookie};
 pub use raw::Route;
 pub use tables::Tables;
