@@ -8,6 +8,7 @@ mod carry_out;
 mod census;
 mod classes;
 mod commands;
+mod drift;
 mod glimpse;
 mod lanes;
 mod lingering;
@@ -17,6 +18,7 @@ mod nudge;
 mod parking;
 mod picture;
 mod report;
+mod schedule;
 mod translate;
 
 use std::{collections::HashSet, io, sync::Arc, time::Duration};
@@ -34,6 +36,7 @@ pub use lanes::LaneError;
 
 use self::{
     accounts::Accounts,
+    drift::Drift,
     lanes::Lanes,
     lingering::Lingering,
     names::{LaneEndpoints, Names},
@@ -55,8 +58,8 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Time between two comparisons of the policy's picture with the maps.
 const RECONCILE: Duration = Duration::from_secs(5);
 
-/// Events handled before anything else gets a turn.
-const BATCH: usize = 256;
+/// Messages handled before anything else gets a turn: some milliseconds' worth.
+const TURN: usize = 1024;
 
 /// Why the controller could not start.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +85,9 @@ pub struct Controller {
     nudges: Nudges,
     parking: Parking,
     lingering: Lingering,
+    drift: Drift,
+    /// The ring holds more than one turn's worth.
+    backlog: bool,
     metrics: Arc<Metrics>,
     actions: Vec<Action>,
     /// For [`Names`].
@@ -124,6 +130,8 @@ impl Controller {
             nudges: Nudges::default(),
             parking: Parking::default(),
             lingering: Lingering::default(),
+            drift: Drift::default(),
+            backlog: false,
             metrics,
             actions: Vec::new(),
             configured,
@@ -175,15 +183,16 @@ impl Controller {
         tokio::pin!(stop);
         loop {
             let deadline = self.deadline();
+            // What keeps time comes first: a busy ring must not put it off.
             tokio::select! {
                 biased;
+                () = &mut stop => break,
+                _ = heartbeat.tick() => self.on_heartbeat(),
+                () = time::sleep(deadline.since(kernel::now())) => self.on_time(),
                 ready = ring.readable() => {
                     ready.map_err(StartError::Poll)?.clear_ready();
                     self.drain();
                 }
-                () = time::sleep(deadline.since(kernel::now())) => self.on_time(),
-                _ = heartbeat.tick() => self.on_heartbeat(),
-                () = &mut stop => break,
                 Some(command) = commands.recv() => self.command(command),
                 Some(endpoints) = resolved.recv() => self.set_endpoints(endpoints),
             }
@@ -196,19 +205,22 @@ impl Controller {
         Ok(())
     }
 
-    /// Handles what the kernel has told. More than a batch waits for the next turn, which comes at once.
+    /// Handles what the kernel has told, a turn's worth at most.
     fn drain(&mut self) {
-        let mut handled = 0;
-        while let Some(message) = self.events.next() {
+        for _ in 0..TURN {
+            let Some(message) = self.events.next() else {
+                self.backlog = false;
+                return;
+            };
             self.kernel_message(&message);
-            handled += 1;
-            if handled % BATCH == 0 {
-                self.beat_if_late();
-            }
         }
+        self.backlog = true;
     }
 
     fn on_time(&mut self) {
+        if self.backlog {
+            self.drain();
+        }
         let now = kernel::now();
         self.policy.tick(now, &mut self.actions);
         self.carry_out(now);
@@ -224,6 +236,7 @@ impl Controller {
         if now.since(self.reconciled) >= RECONCILE {
             self.reconciled = now;
             self.reconcile(now);
+            self.drift.mend(&self.tables);
             if let Err(error) = self.classes.refresh(&mut self.tables, &mut self.programs) {
                 warn!(%error, "a class cgroup is not governed");
             }
@@ -234,15 +247,10 @@ impl Controller {
         self.tables.globals().heartbeat_ns.store(kernel::now().0);
     }
 
-    /// A long drain must not look like a lost controller.
-    fn beat_if_late(&self) {
-        let beat = Ns(self.tables.globals().heartbeat_ns.load());
-        if kernel::now().since(beat) >= HEARTBEAT {
-            self.heartbeat();
-        }
-    }
-
     fn deadline(&self) -> Ns {
+        if self.backlog {
+            return Ns(0);
+        }
         let deadlines = [
             self.policy.next_deadline(),
             self.nudges.next_deadline(),

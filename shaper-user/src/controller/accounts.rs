@@ -44,12 +44,13 @@ impl Accounts {
             .unwrap_or_else(|| format!("cgroup-{}", account.0))
     }
 
-    /// Learns the account's name on first sight, from the class cgroups in which accounts live. `Some(name)` if it is
-    /// new.
+    /// Whether the account's name is known.
+    pub fn knows(&self, account: AccountId) -> bool {
+        self.names.contains_key(&account)
+    }
+
+    /// Learns the account's name from the class cgroups, in which accounts live. `None`: its cgroup is gone.
     pub fn learn(&mut self, account: AccountId, parents: &[PathBuf]) -> Option<&str> {
-        if self.names.contains_key(&account) {
-            return None;
-        }
         let name = self.root.child_name(parents, CgroupId(account.0))?;
         Some(self.names.entry(account).or_insert(name))
     }

@@ -3,7 +3,10 @@
 use shaper_common::{CLASS_COUNT, ConnId, SlotWord};
 use tracing::info;
 
-use super::{Controller, translate::conn_id};
+use super::{
+    Controller,
+    translate::{conn_id, handle},
+};
 use crate::{
     format,
     kernel::{NotAdmitted, change_slots},
@@ -121,15 +124,25 @@ impl Controller {
         for parked in self.parking.tick(now, &self.tables, idle_release) {
             self.released(now, parked.lane, parked.id);
         }
-        for (lane, id) in self.lingering.take_due(now) {
-            if self.tables.end_lingering(id) {
+        for id in self.lingering.take_due(now) {
+            let lane = self.tables.view(id).and_then(|view| view.lane());
+            if let Some(lane) = lane
+                && self.tables.end_lingering(id)
+            {
                 self.released(now, lane, id);
             }
         }
     }
 
-    fn released(&mut self, now: Ns, lane: LaneId, id: ConnId) {
-        let conn = super::translate::handle(id);
+    pub(super) fn gone(&mut self, now: Ns, lane: LaneId, id: ConnId) {
+        let conn = handle(id);
+        self.policy
+            .on_event(now, lane, Event::Gone { conn }, &mut self.actions);
+        self.carry_out(now);
+    }
+
+    pub(super) fn released(&mut self, now: Ns, lane: LaneId, id: ConnId) {
+        let conn = handle(id);
         let event = Event::Released {
             conn,
             refunded: false,

@@ -29,7 +29,7 @@ impl Census {
     pub fn take(tables: &Tables) -> Self {
         let mut census = Self::default();
         for view in tables.views() {
-            let Ok(lane) = u16::try_from(view.record.lane).map(LaneId) else {
+            let Some(lane) = view.lane() else {
                 continue;
             };
             let counts = census.lanes.entry(lane).or_default();

@@ -1,35 +1,35 @@
 //! Slots of requests whose clients went away: the gateway may still be working on them.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use shaper_common::ConnId;
 
-use crate::policy::{LaneId, Ns};
+use super::schedule::Schedule;
+use crate::policy::Ns;
 
 /// Which slots linger, and until when.
 #[derive(Debug, Default)]
 pub struct Lingering {
-    until: HashMap<ConnId, (LaneId, Ns)>,
+    ends: Schedule,
 }
 
 impl Lingering {
-    /// The client of `id` left at `left`. Known already: nothing changes.
-    pub fn begin(&mut self, lane: LaneId, id: ConnId, left: Ns, abort_hold: Duration) {
-        self.until.entry(id).or_insert((lane, left + abort_hold));
+    /// The client of `id` left at `left`.
+    pub fn begin(&mut self, id: ConnId, left: Ns, abort_hold: Duration) {
+        self.ends.set(id, left + abort_hold);
     }
 
     /// The slot of `id` is free.
     pub fn forget(&mut self, id: ConnId) {
-        self.until.remove(&id);
+        self.ends.remove(id);
     }
 
     /// Takes those whose time is over.
-    pub fn take_due(&mut self, now: Ns) -> Vec<(LaneId, ConnId)> {
-        let due = self.until.extract_if(|_, (_, until)| *until <= now);
-        due.map(|(id, (lane, _))| (lane, id)).collect()
+    pub fn take_due(&mut self, now: Ns) -> Vec<ConnId> {
+        self.ends.take_due(now)
     }
 
     pub fn next_deadline(&self) -> Option<Ns> {
-        self.until.values().map(|(_, until)| *until).min()
+        self.ends.next()
     }
 }

@@ -8,8 +8,9 @@ use std::{collections::HashMap, time::Duration};
 use shaper_common::{ConnId, Gate};
 use tracing::{debug, warn};
 
+use super::schedule::Schedule;
 use crate::{
-    kernel::{Namespaces, Tables},
+    kernel::{ConnView, Namespaces, Tables},
     policy::Ns,
 };
 
@@ -31,90 +32,79 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 #[derive(Debug, Default)]
 pub struct Nudges {
     /// Gates that have opened and whose connection does not move yet.
-    opened: HashMap<ConnId, Attempt>,
-    /// Requests that are held, and when to probe for each.
-    held: HashMap<ConnId, Ns>,
+    opened: Schedule,
+    /// How many nudges those have had.
+    attempts: HashMap<ConnId, usize>,
+    /// Requests that are held.
+    held: Schedule,
     /// Whether a failure to send has been reported: it concerns the host, not the connection.
     reported: bool,
-}
-
-#[derive(Debug)]
-struct Attempt {
-    number: usize,
-    next: Ns,
 }
 
 impl Nudges {
     /// The gate of `id` has opened: nudges at once, and until the connection moves.
     pub fn opened(&mut self, now: Ns, id: ConnId, tables: &Tables, namespaces: &mut Namespaces) {
-        self.held.remove(&id);
-        // Where nothing was held back yet, the first packet finds the gate open.
-        if self.send(now, id, tables, namespaces) {
-            let next = now + PAUSES[0];
-            self.opened.insert(id, Attempt { number: 0, next });
-        }
+        self.held.remove(id);
+        self.attempt(now, id, 0, tables, namespaces);
     }
 
     /// Request bytes of `id` are held: probes from time to time.
     pub fn request_held(&mut self, now: Ns, id: ConnId) {
-        self.held.insert(id, now + PROBE_INTERVAL);
+        self.held.set(id, now + PROBE_INTERVAL);
     }
 
-    /// The connection moves or is gone.
+    /// The connection is gone.
     pub fn forget(&mut self, id: ConnId) {
-        self.opened.remove(&id);
-        self.held.remove(&id);
+        self.opened.remove(id);
+        self.attempts.remove(&id);
+        self.held.remove(id);
     }
 
     /// Sends what is due.
     pub fn tick(&mut self, now: Ns, tables: &Tables, namespaces: &mut Namespaces) {
-        let due = |next: &Ns| *next <= now;
-        let opened: Vec<_> = self
-            .opened
-            .iter()
-            .filter(|(_, attempt)| due(&attempt.next))
-            .map(|(id, attempt)| (*id, attempt.number + 1))
-            .collect();
-        for (id, number) in opened {
-            let moving = tables.view(id).is_none_or(|view| view.is_moving());
-            match PAUSES.get(number) {
-                Some(pause) if !moving && self.send(now, id, tables, namespaces) => {
-                    let next = now + *pause;
-                    self.opened.insert(id, Attempt { number, next });
-                }
-                _ => {
-                    self.opened.remove(&id);
-                }
-            }
+        for id in self.opened.take_due(now) {
+            let number = self.attempts.get(&id).map_or(0, |number| number + 1);
+            self.attempt(now, id, number, tables, namespaces);
         }
-        let held: Vec<_> = self
-            .held
-            .iter()
-            .filter(|(_, next)| due(next))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in held {
-            let waits = tables
-                .view(id)
-                .is_some_and(|view| view.gate() == Gate::HeldRequest);
-            if waits && self.send(now, id, tables, namespaces) {
-                self.held.insert(id, now + PROBE_INTERVAL);
-            } else {
-                self.held.remove(&id);
+        for id in self.held.take_due(now) {
+            let waits = |view: &ConnView| view.gate() == Gate::HeldRequest;
+            if let Some(view) = tables.view(id).filter(waits)
+                && self.send(now, &view, namespaces)
+            {
+                self.held.set(id, now + PROBE_INTERVAL);
             }
         }
     }
 
     pub fn next_deadline(&self) -> Option<Ns> {
-        let opened = self.opened.values().map(|attempt| attempt.next);
-        opened.chain(self.held.values().copied()).min()
+        self.opened.next().into_iter().chain(self.held.next()).min()
     }
 
-    /// Sends the nudge of `id`. `false`: there is nothing to send.
-    fn send(&mut self, now: Ns, id: ConnId, tables: &Tables, namespaces: &mut Namespaces) -> bool {
-        let Some(view) = tables.view(id) else {
-            return false;
-        };
+    /// Sends nudge number `number` of `id`, unless the connection moves by itself.
+    fn attempt(
+        &mut self,
+        now: Ns,
+        id: ConnId,
+        number: usize,
+        tables: &Tables,
+        namespaces: &mut Namespaces,
+    ) {
+        let stuck = tables.view(id).filter(|view| !view.is_moving());
+        match (stuck, PAUSES.get(number)) {
+            (Some(view), Some(pause)) if self.send(now, &view, namespaces) => {
+                self.opened.set(id, now + *pause);
+                self.attempts.insert(id, number);
+            }
+            // Where nothing was held back yet, the first packet finds the gate open.
+            _ => {
+                self.opened.remove(id);
+                self.attempts.remove(&id);
+            }
+        }
+    }
+
+    /// Sends a nudge. `false`: there is nothing to send.
+    fn send(&mut self, now: Ns, view: &ConnView, namespaces: &mut Namespaces) -> bool {
         let Some(packet) = view.nudge(now) else {
             return false;
         };
@@ -131,7 +121,7 @@ impl Nudges {
                      only when TCP retries by itself, which can take a minute (`shaper doctor` shows what is missing)"
                 );
             }
-            Err(error) => debug!(%id, %error, "nudge not sent"),
+            Err(error) => debug!(id = %view.id, %error, "nudge not sent"),
         }
         true
     }

@@ -2,8 +2,9 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use shaper_common::ConnId;
+use shaper_common::{ConnId, Gate};
 
+use super::schedule::Schedule;
 use crate::{
     kernel::{ConnView, Tables},
     policy::{LaneId, Ns},
@@ -109,27 +110,22 @@ pub struct ParkedNow {
 /// The connections that have a slot, and when to look at each.
 #[derive(Debug, Default)]
 pub struct Parking {
-    open: HashMap<ConnId, Watched>,
+    open: HashMap<ConnId, LaneId>,
+    looks: Schedule,
     guesses: HashMap<LaneId, Guess>,
-}
-
-#[derive(Debug)]
-struct Watched {
-    lane: LaneId,
-    look: Ns,
 }
 
 impl Parking {
     /// `id` has taken a slot.
     pub fn watch(&mut self, now: Ns, lane: LaneId, id: ConnId) {
-        self.open.entry(id).or_insert(Watched { lane, look: now });
+        if self.open.insert(id, lane).is_none() {
+            self.looks.set(id, now);
+        }
     }
 
     /// Something has happened on `id` that may end its use of the slot.
     pub fn look_soon(&mut self, id: ConnId, at: Ns) {
-        if let Some(watched) = self.open.get_mut(&id) {
-            watched.look = watched.look.min(at);
-        }
+        self.looks.hasten(id, at);
     }
 
     /// The end of the response on `id` seems to have come.
@@ -140,11 +136,13 @@ impl Parking {
     /// `id` has no slot any more.
     pub fn forget(&mut self, id: ConnId) {
         self.open.remove(&id);
+        self.looks.remove(id);
     }
 
     /// Keeps only what `open` says has a slot.
     pub fn retain(&mut self, open: impl Fn(ConnId) -> bool) {
         self.open.retain(|id, _| open(*id));
+        self.looks.retain(open);
     }
 
     /// A response went on after its connection had been parked: the lane's guesses become wider.
@@ -164,25 +162,18 @@ impl Parking {
         tables: &Tables,
         idle_release: impl Fn(LaneId) -> Option<Duration>,
     ) -> Vec<ParkedNow> {
-        let due: Vec<_> = self
-            .open
-            .iter()
-            .filter(|(_, watched)| watched.look <= now)
-            .map(|(id, _)| *id)
-            .collect();
         let mut parked = Vec::new();
-        for id in due {
-            let Some(lane) = self.open.get(&id).map(|watched| watched.lane) else {
-                continue;
-            };
-            let (Some(view), Some(configured)) = (tables.view(id), idle_release(lane)) else {
+        for id in self.looks.take_due(now) {
+            let lane = self.open.get(&id).copied();
+            let view = tables.view(id).filter(|view| view.gate() == Gate::Open);
+            let (Some(lane), Some(view)) = (lane, view) else {
                 self.open.remove(&id);
                 continue;
             };
-            if !view.gate().holds_slot() {
+            let Some(configured) = idle_release(lane) else {
                 self.open.remove(&id);
                 continue;
-            }
+            };
             let idle_release = self.widened(now, lane, configured);
             let until = match Facts::of(&view).judge(now, idle_release) {
                 Verdict::Park { guess } if tables.park(&view, guess) => {
@@ -194,17 +185,16 @@ impl Parking {
                 Verdict::Park { .. } => Some(now + AFTER_HINT),
                 Verdict::Keep { until } => until,
             };
-            // Whatever happens next on the connection happens in the kernel, which tells only of some of it.
-            let look = until.unwrap_or(now + idle_release).min(now + idle_release);
-            if let Some(watched) = self.open.get_mut(&id) {
-                watched.look = look;
-            }
+            // What happens next on the connection happens in the kernel, which tells only of some of it.
+            let at_last = now + idle_release;
+            self.looks
+                .set(id, until.map_or(at_last, |until| until.min(at_last)));
         }
         parked
     }
 
     pub fn next_deadline(&self) -> Option<Ns> {
-        self.open.values().map(|watched| watched.look).min()
+        self.looks.next()
     }
 
     fn widened(&mut self, now: Ns, lane: LaneId, configured: Duration) -> Duration {

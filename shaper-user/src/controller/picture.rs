@@ -22,8 +22,9 @@ impl Controller {
         let mut accounts = HashSet::new();
         let mut namespaces = HashSet::new();
         let mut remotes = HashSet::new();
-        for view in self.tables.views() {
-            let Ok(lane) = u16::try_from(view.record.lane).map(LaneId) else {
+        let views: Vec<_> = self.tables.views().collect();
+        for view in &views {
+            let Some(lane) = view.lane() else {
                 continue;
             };
             let account =
@@ -52,7 +53,7 @@ impl Controller {
                     if let Some(lane_of) = self.lanes.get(lane) {
                         let abort_hold = lane_of.config.rules.abort_hold;
                         self.lingering
-                            .begin(lane, view.id, Ns(view.record.left_ns), abort_hold);
+                            .begin(view.id, Ns(view.record.left_ns), abort_hold);
                     }
                     picture.open.push(conn);
                 }
@@ -67,6 +68,9 @@ impl Controller {
                 .on_event(now, lane, Event::Reconcile(picture), &mut self.actions);
         }
         self.carry_out(now);
+        for view in &views {
+            self.reap(now, view);
+        }
         self.parking.retain(|id| open.contains(&id));
         // Nobody listens while the lanes have no names.
         let _ = self.in_use.send(remotes);

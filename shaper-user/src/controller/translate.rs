@@ -124,7 +124,7 @@ impl Controller {
         if let Some(active) = self.lanes.get(lane) {
             active.metrics.count_connection(class, Outcome::Abandoned);
             self.lingering
-                .begin(lane, id, left, active.config.rules.abort_hold);
+                .begin(id, left, active.config.rules.abort_hold);
         }
     }
 
@@ -177,7 +177,9 @@ impl Controller {
             return None;
         }
         let account = AccountId(event.account_cgroup);
-        if let Some(name) = self.accounts.learn(account, &self.classes.paths()) {
+        if !self.accounts.knows(account)
+            && let Some(name) = self.accounts.learn(account, &self.classes.paths())
+        {
             self.policy.name_account(account, name);
         }
         if event.kind == EventKind::Held as u32

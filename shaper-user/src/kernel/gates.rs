@@ -174,6 +174,24 @@ impl Tables {
         true
     }
 
+    /// Frees a record that no program will free, if nothing has happened on it since the view was taken. Returns its gate.
+    pub fn reap(&mut self, view: &ConnView) -> Option<Gate> {
+        let conn = self.conns.get(view.id.index)?;
+        let lane = self.lanes.get(view.record.lane)?;
+        let free = view.word.with_gate(Gate::Free);
+        conn.gate
+            .compare_exchange(view.word.bits(), free.bits())
+            .ok()?;
+        if view.gate().holds_slot() {
+            self.give_back(lane, conn, view.class());
+        } else if view.gate().waits() {
+            leave_queue(lane, view.class());
+        }
+        // A full stack cannot be: the index was taken from it.
+        let _ = self.offer_record(view.id.index);
+        Some(view.gate())
+    }
+
     /// Takes the limit off a waiter: everything passes, no slot. Returns the gate it waited at.
     pub fn let_go(&self, id: ConnId) -> Option<Gate> {
         let view = self.view(id)?;

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use shaper_common::{Class, Conn, ConnId, END_KNOWN, Endpoint, Gate, GateWord, seq_after};
 
 use super::{netns::NetnsCookie, raw::Route, segment, tables::Tables};
-use crate::policy::Ns;
+use crate::policy::{LaneId, Ns};
 
 /// TCP's SYN flag in byte 13 of the header.
 const SYN: u8 = 0x02;
@@ -25,6 +25,10 @@ impl ConnView {
 
     pub fn class(&self) -> Class {
         Class::from_index(self.record.class)
+    }
+
+    pub fn lane(&self) -> Option<LaneId> {
+        u16::try_from(self.record.lane).ok().map(LaneId)
     }
 
     /// When its present wait or, if there was none, the connection began.

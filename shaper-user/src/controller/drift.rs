@@ -1,0 +1,183 @@
+//! Comparing the kernel's counts with its own records, and mending what has drifted apart.
+//!
+//! Counts and records change together by compare-and-swap, one after the other, so a difference seen once is work in
+//! progress. One that is the same at two looks some seconds apart is drift.
+
+use std::collections::HashMap;
+
+use shaper_common::{CLASS_COUNT, Class, Gate, Lane, SharedU32, SlotWord};
+use tracing::warn;
+
+use super::Controller;
+use crate::{
+    kernel::{ConnView, Tables, change_slots},
+    policy::{LaneId, Ns},
+};
+
+/// Age at which a record whose socket TCP never took up is given back: a connect that failed at once (no route), on a
+/// socket that its program keeps.
+const UNTRACKED_MAX_AGE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What the records of a lane add up to, or how far its counts are from that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    slots: [i64; CLASS_COUNT],
+    waiting: [i64; CLASS_COUNT],
+    /// Differs from the sum over `slots` only in a difference.
+    all_slots: i64,
+    all_waiting: i64,
+}
+
+impl Sums {
+    fn add(&mut self, class: Class, gate: Gate) {
+        if gate.holds_slot() {
+            self.slots[class.index()] += 1;
+            self.all_slots += 1;
+        } else if gate.waits() {
+            self.waiting[class.index()] += 1;
+            self.all_waiting += 1;
+        }
+    }
+
+    fn counted(lane: &Lane) -> Self {
+        let load =
+            |words: &[SharedU32; CLASS_COUNT]| words.each_ref().map(|word| word.load().into());
+        Self {
+            slots: load(&lane.class_slots),
+            waiting: load(&lane.waiting),
+            all_slots: SlotWord::from_bits(lane.slots.load()).slots().into(),
+            all_waiting: lane.queued.load().into(),
+        }
+    }
+
+    fn minus(&self, other: &Self) -> Self {
+        let minus =
+            |a: &[i64; CLASS_COUNT], b: &[i64; CLASS_COUNT]| std::array::from_fn(|i| a[i] - b[i]);
+        Self {
+            slots: minus(&self.slots, &other.slots),
+            waiting: minus(&self.waiting, &other.waiting),
+            all_slots: self.all_slots - other.all_slots,
+            all_waiting: self.all_waiting - other.all_waiting,
+        }
+    }
+
+    /// Takes this difference off the lane's counts.
+    fn correct(&self, lane: &Lane) {
+        for class in Class::ALL {
+            shift(&lane.class_slots[class.index()], -self.slots[class.index()]);
+            shift(&lane.waiting[class.index()], -self.waiting[class.index()]);
+        }
+        shift(&lane.queued, -self.all_waiting);
+        change_slots(lane, |word| {
+            let slots = i64::from(word.slots()) - self.all_slots;
+            Some(word.with_slots(u32::try_from(slots).unwrap_or(0)))
+        });
+    }
+}
+
+fn shift(word: &SharedU32, by: i64) {
+    // Two's complement: adding a negative number wraps to a subtraction.
+    word.add(by as u32);
+}
+
+/// What differed at the last look.
+#[derive(Debug, Default)]
+pub struct Drift {
+    last: HashMap<LaneId, Sums>,
+}
+
+impl Drift {
+    /// Compares every lane's counts with its records, and mends what has differed in the same way before.
+    pub fn mend(&mut self, tables: &Tables) {
+        let mut records: HashMap<LaneId, Sums> = HashMap::new();
+        for view in tables.views() {
+            if let Some(lane) = view.lane() {
+                records
+                    .entry(lane)
+                    .or_default()
+                    .add(view.class(), view.gate());
+            }
+        }
+        let before = std::mem::take(&mut self.last);
+        for (index, lane) in tables.lanes.iter() {
+            let Ok(id) = u16::try_from(index).map(LaneId) else {
+                continue;
+            };
+            let recorded = records.get(&id).copied().unwrap_or_default();
+            let difference = Sums::counted(lane).minus(&recorded);
+            if difference == Sums::default() {
+                continue;
+            }
+            if before.get(&id) == Some(&difference) {
+                warn!(
+                    lane = id.0,
+                    ?difference,
+                    "the lane's counts had drifted from its connections; corrected"
+                );
+                difference.correct(lane);
+            } else {
+                self.last.insert(id, difference);
+            }
+        }
+    }
+}
+
+impl Controller {
+    /// Gives back what belongs to connections that no program of ours will see the end of.
+    pub(super) fn reap(&mut self, now: Ns, view: &ConnView) {
+        if view.gate() == Gate::Doomed {
+            // The event that asked for this was lost, or could not be carried out.
+            self.end_socket(view.id);
+        } else if view.record.tracked == 0
+            && now.since(view.since()) >= UNTRACKED_MAX_AGE
+            && let Some(lane) = view.lane()
+            && let Some(gate) = self.tables.reap(view)
+        {
+            if gate.holds_slot() {
+                self.released(now, lane, view.id);
+            } else if gate.waits() {
+                self.gone(now, lane, view.id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane() -> Lane {
+        // SAFETY: all fields are integers.
+        unsafe { std::mem::zeroed() }
+    }
+
+    /// E4: a stranded slot is found and freed, credits and budget untouched.
+    #[test]
+    fn a_difference_is_taken_off_every_count() {
+        let lane = lane();
+        lane.slots
+            .store(SlotWord::idle(8).with_slots(3).with_credits(2).bits());
+        lane.class_slots[2].store(3);
+        lane.queued.store(4);
+        lane.waiting[1].store(4);
+        let mut recorded = Sums::default();
+        recorded.add(Class::Bulk, Gate::Open);
+        recorded.add(Class::Bulk, Gate::Lingering);
+        recorded.add(Class::Default, Gate::HeldSyn);
+        recorded.add(Class::Default, Gate::Parked);
+        Sums::counted(&lane).minus(&recorded).correct(&lane);
+        assert_eq!(Sums::counted(&lane), recorded);
+        let word = SlotWord::from_bits(lane.slots.load());
+        assert_eq!((word.slots(), word.credits(), word.budget()), (2, 2, 8));
+    }
+
+    #[test]
+    fn counts_that_are_too_low_are_raised() {
+        let lane = lane();
+        let mut recorded = Sums::default();
+        recorded.add(Class::Interactive, Gate::Open);
+        recorded.add(Class::Interactive, Gate::HeldRequest);
+        Sums::counted(&lane).minus(&recorded).correct(&lane);
+        assert_eq!(Sums::counted(&lane), recorded);
+    }
+}
