@@ -120,11 +120,11 @@ pub struct Conn {
     pub held_packets: u32,
     /// End of the payload that has passed to the gateway. Meaningless while `tx_bytes` is 0.
     pub passed_seq: u32,
-    /// Up to here payload belongs to a TLS handshake record whose start has passed.
+    /// Up to here payload belongs to a TLS handshake record whose start has passed; `passed_seq` if none does.
     pub handshake_seq: u32,
     /// Payload that passed a gate in the current window because it was short.
     pub wake_used: u32,
-    /// Nonzero: a segment longer than `wake_bytes` has passed since the slot was taken.
+    /// Nonzero: a request has passed, that is, payload longer than `wake_bytes`.
     pub sent_long: u32,
     /// Nonzero: the present request's method is HEAD, so its response has no body (RFC 9112, 6.3).
     pub head_request: u32,

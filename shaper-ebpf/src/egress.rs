@@ -28,6 +28,8 @@ const WAKE_SEGMENTS: u32 = 4;
 /// New payload on its way to the gateway.
 pub struct Outgoing {
     pub segment: Segment,
+    /// Sequence number of the first byte.
+    pub start: u32,
     /// Sequence number behind the last byte.
     pub end: u32,
 }
@@ -59,8 +61,8 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
     if governed.conn().tx_bytes != 0 && !seq_after(end, governed.conn().passed_seq) {
         return PASS;
     }
-    let outgoing = Outgoing { segment, end };
-    if gate == Gate::Open { open(ctx, &governed, &outgoing) } else { gated(ctx, &governed, start, &outgoing) }
+    let outgoing = Outgoing { segment, start, end };
+    if gate == Gate::Open { open(ctx, &governed, &outgoing) } else { gated(ctx, &governed, &outgoing) }
 }
 
 /// A SYN whose connect is held.
@@ -91,61 +93,79 @@ fn held_syn(ctx: &SkBuffContext, governed: &Governed, segment: &Segment) -> i32 
 fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     // SAFETY: points into the array map; as above.
     let conn = unsafe { &mut *governed.conn };
-    if !governed.word.is_busy() {
-        if let ClientBytes::Handshake { continues } = client_bytes(ctx, &outgoing.segment, 0) {
-            if conn.tx_bytes == 0 {
-                glimpse::sent(ctx, conn, governed.id, outgoing);
-            }
-            conn.handshake_seq = outgoing.end.wrapping_add(continues);
-            note_passed(conn, outgoing);
-            return PASS;
-        }
-        // A request begins. The controller parks only a connection that is not busy, and by a compare-and-swap: if it
-        // was faster, this request must look for a slot again.
-        if !record::change(conn, governed.word, governed.word.with_busy(true)) {
-            let Some(word) = record::word_of(conn, governed.id) else { return PASS };
-            if word.gate() == Gate::Parked {
-                return request(ctx, governed, word, outgoing);
-            }
-        }
-        begin_request(ctx, conn, outgoing);
+    if governed.word.is_busy() {
+        note_passed(conn, outgoing);
+        return PASS;
     }
-    note_request_bytes(conn, outgoing);
+    if pass_handshake(ctx, conn, governed, outgoing) {
+        return PASS;
+    }
+    // What would pass a closed gate makes no request: window updates, pings, the end of a handshake.
+    let short = slot::lane(conn.lane).is_some_and(|lane| outgoing.segment.payload_len <= lane.wake_bytes.load());
+    if short {
+        note_passed(conn, outgoing);
+        return PASS;
+    }
+    // A request begins. The controller parks only a connection that is not busy, and by a compare-and-swap: if it was
+    // faster, this request must look for a slot again.
+    if !record::change(conn, governed.word, governed.word.with_busy(true)) {
+        let Some(word) = record::word_of(conn, governed.id) else { return PASS };
+        if word.gate() == Gate::Parked {
+            return request(ctx, governed, word, outgoing);
+        }
+    }
+    begin_request(ctx, conn, outgoing);
     PASS
 }
 
 /// New payload at a gate that lets no requests pass.
 #[inline(always)]
-fn gated(ctx: &SkBuffContext, governed: &Governed, start: u32, outgoing: &Outgoing) -> i32 {
+fn gated(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
+    if governed.word.gate() == Gate::Doomed {
+        // Nobody waits for an answer to this any more, whoever is in charge.
+        return DROP;
+    }
     if !controller_present() {
         count(Counter::ControllerLost);
         return PASS;
     }
     // SAFETY: points into the array map; as above.
     let conn = unsafe { &mut *governed.conn };
-    let mut behind = 0;
-    if conn.tx_bytes != 0 && seq_after(conn.handshake_seq, start) {
-        // The rest of a handshake record whose start has passed.
-        behind = conn.handshake_seq.wrapping_sub(start);
-    }
-    let bytes = if behind >= outgoing.segment.payload_len {
-        ClientBytes::Handshake { continues: behind - outgoing.segment.payload_len }
-    } else {
-        client_bytes(ctx, &outgoing.segment, behind)
-    };
-    if let ClientBytes::Handshake { continues } = bytes {
-        if conn.tx_bytes == 0 {
-            glimpse::sent(ctx, conn, governed.id, outgoing);
-        }
-        conn.handshake_seq = outgoing.end.wrapping_add(continues);
-        note_passed(conn, outgoing);
+    if pass_handshake(ctx, conn, governed, outgoing) {
         return PASS;
     }
-    if governed.word.gate() != Gate::Doomed && is_wake(conn, outgoing.segment.payload_len) {
+    if is_wake(conn, outgoing.segment.payload_len) {
         note_passed(conn, outgoing);
         return PASS;
     }
     request(ctx, governed, governed.word, outgoing)
+}
+
+/// Lets payload pass that belongs to a TLS handshake.
+#[inline(always)]
+fn pass_handshake(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, outgoing: &Outgoing) -> bool {
+    let len = outgoing.segment.payload_len;
+    let first = conn.tx_bytes == 0;
+    // The rest of a handshake record whose start has passed.
+    let rest = if !first && seq_after(conn.handshake_seq, outgoing.start) {
+        conn.handshake_seq.wrapping_sub(outgoing.start)
+    } else {
+        0
+    };
+    let continues = if rest >= len {
+        rest - len
+    } else {
+        match client_bytes(ctx, &outgoing.segment, rest) {
+            ClientBytes::Handshake { continues } => continues,
+            ClientBytes::Request => return false,
+        }
+    };
+    if first {
+        glimpse::sent(ctx, conn, governed.id, outgoing);
+    }
+    note_passed(conn, outgoing);
+    conn.handshake_seq = outgoing.end.wrapping_add(continues);
+    true
 }
 
 /// Request bytes at a gate that lets none pass.
@@ -155,7 +175,6 @@ fn request(ctx: &SkBuffContext, governed: &Governed, word: GateWord, outgoing: &
     let conn = unsafe { &mut *governed.conn };
     if word.gate() == Gate::Parked && resume::resume(conn, governed.id, word) {
         begin_request(ctx, conn, outgoing);
-        note_request_bytes(conn, outgoing);
         return PASS;
     }
     let first = conn.held.len == 0 || is_syn_header(conn);
@@ -169,7 +188,6 @@ fn request(ctx: &SkBuffContext, governed: &Governed, word: GateWord, outgoing: &
         Some(now) if now.gate() == Gate::Open => {
             if record::change(conn, now, now.with_busy(true)) {
                 begin_request(ctx, conn, outgoing);
-                note_request_bytes(conn, outgoing);
                 return PASS;
             }
             DROP
@@ -210,21 +228,13 @@ fn client_bytes(ctx: &SkBuffContext, segment: &Segment, behind: u32) -> ClientBy
 #[inline(always)]
 fn begin_request(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
     conn.request_ns = now_ns();
+    conn.sent_long = 1;
     conn.end_hint_ns = 0;
     conn.response_end.store(0);
     let start = packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default();
     conn.head_request = u32::from(start == *b"HEAD ");
     if start == *b"PRI *" {
         conn.http2.store(1);
-    }
-}
-
-#[inline(always)]
-fn note_request_bytes(conn: &mut Conn, outgoing: &Outgoing) {
-    if let Some(lane) = slot::lane(conn.lane)
-        && outgoing.segment.payload_len > lane.wake_bytes.load()
-    {
-        conn.sent_long = 1;
     }
     note_passed(conn, outgoing);
 }
@@ -234,6 +244,7 @@ fn note_passed(conn: &mut Conn, outgoing: &Outgoing) {
     conn.tx_ns = now_ns();
     conn.tx_bytes += u64::from(outgoing.segment.payload_len);
     conn.passed_seq = outgoing.end;
+    conn.handshake_seq = outgoing.end;
 }
 
 #[inline(always)]

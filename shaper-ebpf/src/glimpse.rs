@@ -20,8 +20,7 @@ use crate::{
 /// The client's first bytes.
 #[inline(always)]
 pub fn sent(ctx: &SkBuffContext, conn: &Conn, id: ConnId, outgoing: &Outgoing) {
-    let start = outgoing.end.wrapping_sub(outgoing.segment.payload_len);
-    send(ctx, conn, id, &outgoing.segment, start, 0, Urgency::Leisure);
+    send(ctx, conn, id, &outgoing.segment, outgoing.start, 0, Urgency::Leisure);
 }
 
 /// The head of a response, if it is one of HTTP/1.

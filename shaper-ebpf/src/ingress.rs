@@ -72,8 +72,7 @@ fn response(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: 
 
 /// The response is over for sure: the slot goes back, the connection stays.
 #[inline(always)]
-fn park(conn: &mut Conn, governed: &Governed, word: GateWord) {
-    conn.sent_long = 0;
+fn park(conn: &Conn, governed: &Governed, word: GateWord) {
     let parked = word.with_gate(Gate::Parked);
     if record::change(conn, word, parked) {
         record::settle(conn, governed.id, word, parked);
@@ -82,7 +81,7 @@ fn park(conn: &mut Conn, governed: &Governed, word: GateWord) {
 
 /// Response bytes although the connection is parked: the guess was wrong, the slot is taken back.
 #[inline(always)]
-fn overrun(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: &Segment) {
+fn overrun(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, segment: &Segment) {
     let start = packet::payload_start(ctx, segment, 0).unwrap_or_default();
     if start[0] == TLS_ALERT && start[1] == 3 {
         return;
@@ -99,7 +98,6 @@ fn overrun(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: &
     let class = Class::from_index(conn.class);
     slot::force(lane, class, &purse);
     if record::change(conn, governed.word, governed.word.with_gate(Gate::Open)) {
-        conn.sent_long = 1;
         emit(EventKind::Overrun, conn, governed.id, 0, Urgency::Leisure);
     } else {
         slot::give_back(lane, conn);

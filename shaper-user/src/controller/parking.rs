@@ -69,26 +69,27 @@ impl Facts {
             look_again = Some(look_again.map_or(until, |other: Ns| other.min(until)));
             until <= now
         };
+        // Since the slot was taken, at the earliest: a request that was admitted is still on its way here.
+        let silent_since = self.began.max(self.tx).max(self.rx);
         if self.established && !self.sent_long {
-            // Opened ahead of need, or with a request too short to matter. Parked for sure: the next one that is longer
-            // asks for a slot, and an answer to a short one is no overrun.
-            let silent_since = self.began.max(self.tx).max(self.rx);
+            // Opened ahead of need. Parked for sure: what is longer asks for a slot, and an answer to something short is
+            // no overrun.
             if wait(silent_since + UNUSED) {
                 return Verdict::Park { guess: false };
             }
-        }
-        // However long the gateway thinks.
-        if !self.busy && self.rx > Ns(0) {
-            if self.complete {
+        } else if !self.busy {
+            let answered = self.rx > self.began;
+            if answered && self.complete {
                 return Verdict::Park { guess: false };
             }
-            if self.end_hint == self.rx && wait(self.rx + AFTER_HINT) {
+            if answered && self.end_hint == self.rx && wait(self.rx + AFTER_HINT) {
                 return Verdict::Park { guess: true };
             }
-            if self.sent_long && wait(self.rx.max(self.tx) + idle_release) {
+            if self.established && wait(silent_since + idle_release) {
                 return Verdict::Park { guess: true };
             }
         }
+        // However long the gateway thinks.
         Verdict::Keep { until: look_again }
     }
 }
@@ -330,6 +331,37 @@ mod tests {
             connecting.judge(Ns(100 * SECOND), IDLE),
             Verdict::Keep { until: None }
         );
+    }
+
+    /// A7: a request that has just been admitted is not mistaken for the silence before it.
+    #[test]
+    fn a_fresh_admission_is_not_parked_for_its_past() {
+        let admitted = Ns(100 * SECOND);
+        for facts in [
+            Facts {
+                began: admitted,
+                ..answered()
+            },
+            Facts {
+                began: admitted,
+                end_hint: Ns(5 * SECOND),
+                ..answered()
+            },
+            Facts {
+                began: admitted,
+                complete: true,
+                ..answered()
+            },
+        ] {
+            let verdict = facts.judge(admitted, IDLE);
+            assert_eq!(
+                verdict,
+                Verdict::Keep {
+                    until: Some(admitted + IDLE)
+                },
+                "{facts:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Building the packets that the controller sends in a held socket's name.
 
-use shaper_common::{HEADER_CAPACITY, Tuple};
+use shaper_common::Tuple;
 
 const IPPROTO_TCP: u8 = 6;
 const ACK: u8 = 0x10;
@@ -19,31 +19,33 @@ const OPTION_END: u8 = 0;
 /// forward by `held_ms`, else the peer's echo would make the round-trip estimate as long as the hold. Payload (TCP
 /// Fast Open) is left out; TCP sends it again after the handshake.
 pub fn syn(tuple: &Tuple, header: &[u8], held_ms: u32) -> Vec<u8> {
-    rebuild(tuple, header, held_ms, |_| {})
+    packet(tuple, header_for(tuple, header, held_ms))
 }
 
-/// A keep-alive probe in the name of the socket whose data segment had this `header`: one byte before its sequence
-/// number, no payload, ACK (RFC 9293, 3.8.4). The peer answers with an acknowledgement, and Linux sends what it holds
-/// whenever one comes (`tcp_data_snd_check`, net/ipv4/tcp_input.c).
+/// A keep-alive probe in the name of the socket whose data segment had this `header`: one byte, which the peer has
+/// already, before the segment's sequence number, and ACK (RFC 9293, 3.8.4). The peer answers with an acknowledgement,
+/// and Linux sends what it holds whenever one comes (`tcp_data_snd_check`, net/ipv4/tcp_input.c).
+///
+/// With the byte, because Linux answers segments without payload that are out of the window only twice a second
+/// (`tcp_oow_rate_limited`), so that a second probe within that time would be lost.
 pub fn probe(tuple: &Tuple, header: &[u8], held_ms: u32) -> Vec<u8> {
-    rebuild(tuple, header, held_ms, |tcp| {
-        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-        tcp[4..8].copy_from_slice(&sequence.wrapping_sub(1).to_be_bytes());
-        tcp[13] = ACK;
-        // No urgent pointer without its flag.
-        put_u16(tcp, 18, 0);
-    })
+    let mut tcp = header_for(tuple, header, held_ms);
+    let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+    tcp[4..8].copy_from_slice(&sequence.wrapping_sub(1).to_be_bytes());
+    tcp[13] = ACK;
+    // No urgent pointer without its flag.
+    put_u16(&mut tcp, 18, 0);
+    tcp.push(0);
+    packet(tuple, tcp)
 }
 
-fn rebuild(tuple: &Tuple, header: &[u8], held_ms: u32, change: impl Fn(&mut [u8])) -> Vec<u8> {
-    let mut tcp = [0; HEADER_CAPACITY];
-    let tcp = &mut tcp[..header.len()];
-    tcp.copy_from_slice(header);
-    put_u16(tcp, 0, tuple.local_port);
-    put_u16(tcp, 2, tuple.remote_port);
-    advance_timestamp(tcp, held_ms);
-    change(tcp);
-    packet(tuple, tcp)
+/// The kept header with the socket's own ports and the timestamp of now.
+fn header_for(tuple: &Tuple, header: &[u8], held_ms: u32) -> Vec<u8> {
+    let mut tcp = header.to_vec();
+    put_u16(&mut tcp, 0, tuple.local_port);
+    put_u16(&mut tcp, 2, tuple.remote_port);
+    advance_timestamp(&mut tcp, held_ms);
+    tcp
 }
 
 /// Whether the packets between these addresses are IPv4.
@@ -57,10 +59,10 @@ pub fn v4_of(addr: &[u8; 16]) -> Option<[u8; 4]> {
     (prefix == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]).then(|| [v4[0], v4[1], v4[2], v4[3]])
 }
 
-/// Puts an IP header in front of a TCP header and fills in the checksums.
-fn packet(tuple: &Tuple, tcp: &mut [u8]) -> Vec<u8> {
+/// Puts an IP header in front of a TCP header with its payload and fills in the checksums.
+fn packet(tuple: &Tuple, mut tcp: Vec<u8>) -> Vec<u8> {
     let length = tcp.len() as u16;
-    put_u16(tcp, 16, 0);
+    put_u16(&mut tcp, 16, 0);
     let mut packet;
     let pseudo = match (v4_of(&tuple.local), v4_of(&tuple.remote)) {
         (Some(local), Some(remote)) => {
@@ -90,10 +92,10 @@ fn packet(tuple: &Tuple, tcp: &mut [u8]) -> Vec<u8> {
     };
     let checksum = fold(sum(
         pseudo + u32::from(IPPROTO_TCP) + u32::from(length),
-        tcp,
+        &tcp,
     ));
-    put_u16(tcp, 16, checksum);
-    packet.extend_from_slice(tcp);
+    put_u16(&mut tcp, 16, checksum);
+    packet.extend(tcp);
     packet
 }
 
@@ -201,8 +203,9 @@ mod tests {
         let packet = probe(&tuple, &data, 5);
         assert_eq!(packet[20 + 4..20 + 8], u32::MAX.to_be_bytes());
         assert_eq!(packet[20 + 13], ACK);
+        assert_eq!(packet.len(), 20 + 40 + 1);
         assert_eq!(packet[20 + 18..20 + 20], [0, 0]);
-        let pseudo = sum_parts(&[&packet[12..20]]) + 6 + 40;
+        let pseudo = sum_parts(&[&packet[12..20]]) + 6 + 41;
         assert_eq!(fold(sum(pseudo, &packet[20..])), 0, "TCP checksum");
     }
 

@@ -72,11 +72,11 @@ impl ConnView {
         Some(build(&self.record.tuple, header, ms))
     }
 
-    /// Whether what was held back has left by now.
+    /// Whether nothing that may leave is held back any more.
     pub fn is_moving(&self) -> bool {
         match self.held_header() {
             Some(header) if is_syn(header) => self.is_established(),
-            _ => self.record.tx_ns > self.record.held.ns,
+            _ => self.gate() == Gate::HeldRequest || self.record.tx_ns > self.record.held.ns,
         }
     }
 
