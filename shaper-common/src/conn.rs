@@ -29,6 +29,18 @@ impl core::fmt::Display for ConnId {
     }
 }
 
+/// How requests and responses follow each other on a connection, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Protocol {
+    /// Not known yet.
+    Unknown = 0,
+    /// Speaks or offers HTTP/2: several requests at a time.
+    Http2 = 1,
+    /// One request after the other.
+    Serial = 2,
+}
+
 /// Addresses as the socket knows them, before any translation on the way out. IPv4 is stored IPv4-mapped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -99,6 +111,10 @@ pub struct Conn {
     /// Where the present response ends: [`END_KNOWN`] and the sequence number behind its last byte; 0: not known. Set
     /// by the controller from the response's head.
     pub response_end: SharedU64,
+    /// Until when payload from the gateway may be TLS session tickets instead of the first answer; 0: none are expected.
+    pub tickets_until_ns: u64,
+    /// When payload came that may have been tickets or the whole answer; 0: none did.
+    pub unsure_ns: u64,
     /// Start of the current window of `wake_bytes`.
     pub wake_window_ns: u64,
     /// Index of the lane.
@@ -128,12 +144,12 @@ pub struct Conn {
     pub sent_long: u32,
     /// Nonzero: the present request's method is HEAD, so its response has no body (RFC 9112, 6.3).
     pub head_request: u32,
-    /// Nonzero: the connection speaks or offers HTTP/2.
-    pub http2: SharedU32,
+    /// A [`Protocol`] by number.
+    pub protocol: SharedU32,
     /// End of the payload that has come from the gateway. Meaningless while `rx_bytes` is 0.
     pub rx_seq: u32,
     pub held: HeldHeader,
 }
 
-const _: () = assert!(size_of::<Conn>() == 304);
+const _: () = assert!(size_of::<Conn>() == 320);
 const _: () = assert!(core::mem::offset_of!(Conn, held) % 8 == 0);

@@ -48,6 +48,55 @@ impl ClientBytes {
     }
 }
 
+/// What a gateway's payload is to a connection that waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerBytes {
+    /// The answer, or the beginning of it.
+    Answer,
+    /// An interim response (RFC 9110, 15.2), or a TLS handshake message or alert.
+    Interim,
+    /// TLS 1.3 session tickets (RFC 8446, 4.6.1), which most servers send right after the client's Finished, and so
+    /// often after the first request: encrypted like the answer, but several of one length.
+    Tickets,
+}
+
+/// Bytes at the start of a payload that [`ServerBytes::of`] looks at.
+pub const START: usize = 10;
+
+/// Payload that is nothing but `HTTP/1.1 100 Continue\r\n\r\n` (25 bytes) in one record: ChaCha20-Poly1305 under TLS
+/// 1.2, TLS 1.3, AES-GCM under TLS 1.2. See [`SEALED`].
+const SEALED_CONTINUE: [u32; 3] = [5 + 25 + 16, 5 + 25 + 17, 5 + 25 + 24];
+
+impl ServerBytes {
+    /// Looks at a payload of `len` bytes that begins with `start`, padded with zeros if it is shorter. `header` returns
+    /// the five bytes at an offset into the payload.
+    #[inline(always)]
+    pub fn of(
+        start: &[u8; START],
+        len: u32,
+        header: impl Fn(u32) -> Option<[u8; RECORD_HEADER]>,
+    ) -> Self {
+        let [kind, major, _, high, low, ..] = *start;
+        if major == 3 && (CHANGE_CIPHER_SPEC..=HANDSHAKE).contains(&kind) {
+            return Self::Interim;
+        }
+        if major == 3 && kind == APPLICATION_DATA {
+            if len == SEALED_CONTINUE[0] || len == SEALED_CONTINUE[1] || len == SEALED_CONTINUE[2] {
+                return Self::Interim;
+            }
+            let record = RECORD_HEADER as u32 + (((high as u32) << 8) | low as u32);
+            let whole = len == 2 * record || len == 3 * record || len == 4 * record;
+            if whole && header(record) == Some([kind, major, start[2], high, low]) {
+                return Self::Tickets;
+            }
+            return Self::Answer;
+        }
+        // "HTTP/1.1 1": an interim response's status line.
+        let interim = start[0] == b'H' && start[5] == b'1' && start[8] == b' ' && start[9] == b'1';
+        if interim { Self::Interim } else { Self::Answer }
+    }
+}
+
 /// Bytes at the end of a payload that [`ChunkedEnd::matches`] looks at.
 pub const TAIL: usize = RECORD_HEADER + LONGEST_SEALED;
 
@@ -189,6 +238,54 @@ mod tests {
         assert!(!ChunkedEnd::matches(&tail(b"data: x\n\n")));
     }
 
+    fn server(payload: &[u8]) -> ServerBytes {
+        let mut start = [0; START];
+        let n = payload.len().min(START);
+        start[..n].copy_from_slice(&payload[..n]);
+        let header = |at: u32| payload.get(at as usize..at as usize + 5)?.try_into().ok();
+        ServerBytes::of(&start, payload.len() as u32, header)
+    }
+
+    #[test]
+    fn an_answer_is_told_from_what_comes_before_it() {
+        assert_eq!(server(b"HTTP/1.1 200 OK\r\n"), ServerBytes::Answer);
+        assert_eq!(
+            server(b"HTTP/1.1 100 Continue\r\n\r\n"),
+            ServerBytes::Interim
+        );
+        assert_eq!(
+            server(b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+            ServerBytes::Interim
+        );
+        assert_eq!(server(&record(23, 700)), ServerBytes::Answer);
+        // TLS 1.2: the server's Finished, when the client did not wait for it.
+        assert_eq!(
+            server(&[record(20, 1), record(22, 40)].concat()),
+            ServerBytes::Interim
+        );
+        for length in [41, 42, 49] {
+            assert_eq!(
+                server(&record(23, length)),
+                ServerBytes::Interim,
+                "100 Continue"
+            );
+        }
+        assert_eq!(server(b"x"), ServerBytes::Answer);
+    }
+
+    #[test]
+    fn session_tickets_are_records_of_one_length() {
+        assert_eq!(
+            server(&[record(23, 239), record(23, 239)].concat()),
+            ServerBytes::Tickets
+        );
+        assert_eq!(server(&record(23, 239).repeat(4)), ServerBytes::Tickets);
+        assert_eq!(
+            server(&[record(23, 239), record(23, 700)].concat()),
+            ServerBytes::Answer
+        );
+    }
+
     #[test]
     fn sequence_numbers_wrap() {
         assert!(seq_after(5, u32::MAX - 5));
@@ -205,6 +302,7 @@ mod tests {
                 prop_assert!((20..=22).contains(&payload[0]) && payload[1] == 3);
             }
             ChunkedEnd::matches(&tail(&payload));
+            server(&payload);
         }
 
         #[test]

@@ -10,7 +10,7 @@ use aya_ebpf::{
     programs::SockAddrContext,
 };
 use shaper_common::{
-    AccountKey, Counter, EndpointKey, Event, EventKind, Gate, GateWord, Tuple,
+    AccountKey, Counter, EndpointKey, Event, EventKind, Gate, GateWord, Protocol, Tuple,
 };
 
 use crate::{
@@ -141,7 +141,9 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     conn.handshake_seq = 0;
     conn.sent_long = 0;
     conn.head_request = 0;
-    conn.http2.store(0);
+    conn.protocol.store(Protocol::Unknown as u32);
+    conn.tickets_until_ns = 0;
+    conn.unsure_ns = 0;
     conn.rx_seq = 0;
     conn.held.len = 0;
 

@@ -2,7 +2,8 @@
 
 use aya_ebpf::{EbpfContext, helpers::generated::bpf_skb_load_bytes, programs::SkBuffContext};
 use shaper_common::{
-    ClientBytes, Conn, Counter, EventKind, Gate, GateWord, HEADER_CAPACITY, Segment, seq_after,
+    ClientBytes, Conn, Counter, EventKind, Gate, GateWord, HEADER_CAPACITY, Protocol, RECORD_HEADER, Segment,
+    seq_after,
 };
 
 use crate::{
@@ -24,6 +25,12 @@ const DROP: i32 = 0;
 const WAKE_WINDOW_NS: u64 = 10_000_000_000;
 /// How many times `wake_bytes` may pass within a window.
 const WAKE_SEGMENTS: u32 = 4;
+
+/// How long a server may take to send session tickets, besides two round trips. An answer takes longer: a gateway asks
+/// a model first.
+const TICKETS_SLACK_NS: u64 = 10_000_000;
+
+const APPLICATION_DATA: u8 = 23;
 
 /// New payload on its way to the gateway.
 pub struct Outgoing {
@@ -106,8 +113,17 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
         note_passed(conn, outgoing);
         return PASS;
     }
-    // A request begins. The controller parks only a connection that is not busy, and by a compare-and-swap: if it was
-    // faster, this request must look for a slot again.
+    // A request begins, so the answer before it is over. While others wait it goes behind them: a client that sends one
+    // request after the other must not keep its slot from them.
+    let next = conn.sent_long != 0 && conn.rx_ns > conn.admitted_ns.load();
+    if next
+        && conn.protocol.load() == Protocol::Serial as u32
+        && resume::yield_slot(conn, governed.id, governed.word)
+    {
+        return request(ctx, governed, governed.word.with_gate(Gate::HeldRequest), outgoing);
+    }
+    // The controller parks only a connection that is not busy, and by a compare-and-swap: if it was faster, this request
+    // must look for a slot again.
     if !record::change(conn, governed.word, governed.word.with_busy(true)) {
         let Some(word) = record::word_of(conn, governed.id) else { return PASS };
         if word.gate() == Gate::Parked {
@@ -227,16 +243,35 @@ fn client_bytes(ctx: &SkBuffContext, segment: &Segment, behind: u32) -> ClientBy
 /// The first bytes of a request leave.
 #[inline(always)]
 fn begin_request(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
-    conn.request_ns = now_ns();
+    let now = now_ns();
+    let start = packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default();
+    conn.tickets_until_ns = 0;
+    conn.unsure_ns = 0;
+    if conn.sent_long == 0 && expects_tickets(conn, &start) {
+        conn.tickets_until_ns = now + packet::round_trip_ns(ctx) * 2 + TICKETS_SLACK_NS;
+    }
+    conn.request_ns = now;
     conn.sent_long = 1;
     conn.end_hint_ns = 0;
     conn.response_end.store(0);
-    let start = packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default();
     conn.head_request = u32::from(start == *b"HEAD ");
-    if start == *b"PRI *" {
-        conn.http2.store(1);
+    if conn.protocol.load() == Protocol::Unknown as u32 && !is_tls(&start) {
+        let protocol = if start == *b"PRI *" { Protocol::Http2 } else { Protocol::Serial };
+        conn.protocol.store(protocol as u32);
     }
     note_passed(conn, outgoing);
+}
+
+/// Whether session tickets may come before the answer to the first request: nothing has come from the gateway since the
+/// client finished its handshake, or the handshake ends in this very segment.
+#[inline(always)]
+fn expects_tickets(conn: &Conn, start: &[u8; RECORD_HEADER]) -> bool {
+    is_tls(start) && (start[0] != APPLICATION_DATA || conn.rx_ns < conn.tx_ns)
+}
+
+#[inline(always)]
+fn is_tls(start: &[u8; RECORD_HEADER]) -> bool {
+    start[1] == 3 && (20..=APPLICATION_DATA).contains(&start[0])
 }
 
 #[inline(always)]

@@ -1,7 +1,10 @@
 //! A packet reaches a socket: follow the response. Nothing is ever dropped here.
 
 use aya_ebpf::programs::SkBuffContext;
-use shaper_common::{ChunkedEnd, Class, Conn, END_KNOWN, EventKind, Gate, GateWord, Segment, TAIL, seq_after};
+use shaper_common::{
+    ChunkedEnd, Class, Conn, END_KNOWN, EventKind, Gate, GateWord, Protocol, START, Segment, ServerBytes, TAIL,
+    seq_after,
+};
 
 use crate::{
     emit::{Urgency, emit, now_ns},
@@ -44,7 +47,12 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
 fn response(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: &Segment, start: u32, now: u64) {
     let mut word = governed.word;
     if word.is_busy() {
-        // Lost only to a change that makes the answer moot: the client has closed or sends on.
+        if !is_answer(ctx, conn, segment, now) {
+            return;
+        }
+        conn.tickets_until_ns = 0;
+        conn.unsure_ns = 0;
+        // Lost only to a change that makes the answer moot: the client has closed.
         let answered = word.with_busy(false);
         if !record::change(conn, word, answered) {
             return;
@@ -70,6 +78,26 @@ fn response(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: 
     }
 }
 
+/// Whether the payload begins the answer to the present request.
+#[inline(always)]
+fn is_answer(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment, now: u64) -> bool {
+    let start = if segment.payload_len >= START as u32 {
+        packet::load::<START>(ctx, segment.payload_offset()).unwrap_or_default()
+    } else {
+        [0; START]
+    };
+    let header = |at: u32| packet::payload_start(ctx, segment, at);
+    match ServerBytes::of(&start, segment.payload_len, header) {
+        ServerBytes::Answer if now <= conn.tickets_until_ns => {
+            conn.unsure_ns = now;
+            false
+        }
+        ServerBytes::Answer => true,
+        ServerBytes::Interim => false,
+        ServerBytes::Tickets => conn.tickets_until_ns == 0,
+    }
+}
+
 /// The response is over for sure: the slot goes back, the connection stays.
 #[inline(always)]
 fn park(conn: &Conn, governed: &Governed, word: GateWord) {
@@ -88,7 +116,7 @@ fn overrun(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, segment: &Segm
     }
     let Some(lane) = slot::lane(conn.lane) else { return };
     // HTTP/2 has pings and window updates of its own accord.
-    if conn.http2.load() != 0 && segment.payload_len <= lane.wake_bytes.load() {
+    if conn.protocol.load() == Protocol::Http2 as u32 && segment.payload_len <= lane.wake_bytes.load() {
         return;
     }
     let purse = match conn.account.load() {

@@ -3,7 +3,10 @@
 use core::mem::{MaybeUninit, offset_of};
 
 use aya_ebpf::{
-    EbpfContext, bindings::__sk_buff, helpers::generated::bpf_skb_load_bytes, programs::SkBuffContext,
+    EbpfContext,
+    bindings::__sk_buff,
+    helpers::generated::{bpf_skb_load_bytes, bpf_tcp_sock},
+    programs::SkBuffContext,
 };
 use shaper_common::{RECORD_HEADER, Segment, SegmentError};
 
@@ -64,4 +67,21 @@ pub fn load<const N: usize>(ctx: &SkBuffContext, offset: u32) -> Option<[u8; N]>
         let read = bpf_skb_load_bytes(ctx.as_ptr(), offset, bytes.as_mut_ptr().cast(), N as u32);
         if read == 0 { Some(bytes.assume_init()) } else { None }
     }
+}
+
+/// The smoothed round-trip time of the packet's connection; 0 if it is not known.
+#[inline(always)]
+pub fn round_trip_ns(ctx: &SkBuffContext) -> u64 {
+    // SAFETY: the context is valid for the run.
+    let sk = unsafe { (*ctx.skb.skb).__bindgen_anon_2.sk };
+    if sk.is_null() {
+        return 0;
+    }
+    // SAFETY: a socket pointer from the context, not null.
+    let tcp = unsafe { bpf_tcp_sock(sk) };
+    if tcp.is_null() {
+        return 0;
+    }
+    // SAFETY: checked for null. `srtt_us` is the time in microseconds times 8.
+    u64::from(unsafe { (*tcp).srtt_us } >> 3) * 1_000
 }

@@ -39,6 +39,29 @@ pub fn resume(conn: &mut Conn, id: ConnId, word: GateWord) -> bool {
     }
 }
 
+/// Gives the slot of an idle open connection back and queues its next request, if somebody must go first. `word` is the
+/// open gate.
+#[inline(always)]
+pub fn yield_slot(conn: &mut Conn, id: ConnId, word: GateWord) -> bool {
+    let Some(lane) = slot::lane(conn.lane) else { return false };
+    let class = Class::from_index(conn.class);
+    if !slot::must_wait(lane, class) {
+        return false;
+    }
+    // In the queue first, so that the slot is not refunded over the heads of those who wait.
+    slot::join_queue(lane, class);
+    conn.since_ns = now_ns();
+    conn.held.len = 0;
+    let held = word.with_gate(Gate::HeldRequest);
+    if !record::change(conn, word, held) {
+        slot::leave_queue(lane, class);
+        return false;
+    }
+    record::settle(conn, id, word, held);
+    emit(EventKind::Held, conn, id, 1, Urgency::Now);
+    true
+}
+
 #[inline(always)]
 fn purse(account_caps: bool, conn: &Conn) -> Purse {
     if !account_caps || conn.account_cgroup == 0 {

@@ -68,6 +68,12 @@ pub fn decide(lane: &Lane, class: Class, purse: &Purse, bound: Bound) -> Decisio
     Decision::Hold
 }
 
+/// Whether a request of `class` on a connection with a slot must give it up to somebody who waits.
+#[inline(always)]
+pub fn must_wait(lane: &Lane, class: Class) -> bool {
+    lane.mode.load() == LaneMode::Enforce as u32 && someone_ahead(lane, class, 0)
+}
+
 /// Whether a waiter of this class or a more urgent one, besides `own` of our own, must go first.
 #[inline(always)]
 fn someone_ahead(lane: &Lane, class: Class, own: u32) -> bool {
@@ -180,6 +186,13 @@ pub fn give_back(lane: &Lane, conn: &Conn) -> GaveBack {
         }
     };
     GaveBack { refunded, awaited: lane.queued.load() != 0 }
+}
+
+/// Counts a waiter of `class`.
+#[inline(always)]
+pub fn join_queue(lane: &Lane, class: Class) {
+    lane.queued.add(1);
+    lane.waiting[class.index()].add(1);
 }
 
 /// Takes a waiter of `class` out of the queue's count. The caller has just changed its gate from one that waits.

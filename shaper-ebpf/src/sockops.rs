@@ -28,9 +28,8 @@ const DONE: u32 = 1;
 const AF_INET6: u32 = 10;
 const SOL_TCP: i32 = 6;
 const TCP_SYNCNT: i32 = 7;
-/// `TCP_BPF_IW` and `TCP_BPF_SNDCWND_CLAMP` of include/uapi/linux/bpf.h.
+/// Of include/uapi/linux/bpf.h.
 const TCP_BPF_IW: i32 = 1001;
-const TCP_BPF_SNDCWND_CLAMP: i32 = 1002;
 
 /// `MAX_TCP_SYNCNT`: a held SYN must not end the connection before the queue timeout does.
 const SYN_RETRIES: i32 = 127;
@@ -136,9 +135,7 @@ fn established(ctx: &SockOpsContext, governed: &Governed) {
     let conn = unsafe { &mut *governed.conn };
     conn.established_ns = now_ns();
     if conn.held_packets > 0 {
-        // The SYNs that were dropped look like loss: `tcp_init_transfer` cuts the window to one segment, and
-        // `tcp_enter_loss` had lowered the slow-start threshold, which the clamp option sets back with the clamp.
-        set_option(ctx, TCP_BPF_SNDCWND_CLAMP, i32::MAX);
+        // The SYNs that were dropped look like loss: `tcp_init_transfer` cuts the window to one segment after the second.
         set_option(ctx, TCP_BPF_IW, INITIAL_WINDOW);
     }
     emit(EventKind::Established, conn, governed.id, 0, Urgency::Leisure);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use shaper_common::Gate;
+use shaper_common::{Gate, Protocol};
 
 use crate::{kernel::Tables, policy::LaneId};
 
@@ -34,7 +34,8 @@ impl Census {
             };
             let counts = census.lanes.entry(lane).or_default();
             counts.idle += u32::from(view.gate() == Gate::Parked);
-            counts.http2 += view.record.http2.load();
+            let http2 = view.record.protocol.load() == Protocol::Http2 as u32;
+            counts.http2 += u32::from(http2);
             counts.sent += view.record.tx_bytes;
             counts.received += view.record.rx_bytes;
         }

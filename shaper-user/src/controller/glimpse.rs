@@ -1,6 +1,6 @@
 //! What the first bytes of requests and responses change.
 
-use shaper_common::{END_KNOWN, Glimpse};
+use shaper_common::{END_KNOWN, Glimpse, Protocol};
 use tracing::warn;
 
 use super::{
@@ -21,8 +21,8 @@ impl Controller {
         let bytes = &glimpse.bytes[..(glimpse.len as usize).min(glimpse.bytes.len())];
         if glimpse.received != 0 {
             self.response_head(glimpse, bytes);
-        } else if offers_http2(bytes) {
-            self.http2_offered(glimpse);
+        } else {
+            self.client_hello(glimpse, bytes);
         }
     }
 
@@ -42,28 +42,37 @@ impl Controller {
                 self.parking.look_soon(id, Ns(0));
                 self.park_idle(kernel::now());
             }
-            ResponseEnd::Interim => self.tables.mark_busy(id),
             ResponseEnd::After(_) | ResponseEnd::Unknown => {}
         }
     }
 
-    fn http2_offered(&mut self, glimpse: &Glimpse) {
+    fn client_hello(&mut self, glimpse: &Glimpse, bytes: &[u8]) {
         let id = glimpse.event.conn();
-        if self.tables.view(id).is_none() {
-            return;
+        let offered = offers_http2(bytes);
+        if self.tables.view(id).is_some()
+            && let Some(conn) = self.tables.conns.get(id.index)
+        {
+            let protocol = if offered {
+                Protocol::Http2
+            } else {
+                Protocol::Serial
+            };
+            conn.protocol.store(protocol as u32);
         }
-        if let Some(conn) = self.tables.conns.get(id.index) {
-            conn.http2.store(1);
+        if let Ok(lane) = u16::try_from(glimpse.event.lane).map(LaneId)
+            && offered
+        {
+            self.http2_offered(lane, glimpse.event.pid);
         }
-        let Ok(lane) = u16::try_from(glimpse.event.lane).map(LaneId) else {
-            return;
-        };
+    }
+
+    fn http2_offered(&mut self, lane: LaneId, pid: u32) {
         if let Some(lane) = self.lanes.get_mut(lane)
             && !std::mem::replace(&mut lane.http2_told, true)
         {
             warn!(
                 lane = lane.config.name,
-                pid = glimpse.event.pid,
+                pid,
                 "a client offers HTTP/2: requests that share a connection count as one (told once for the lane)"
             );
         }

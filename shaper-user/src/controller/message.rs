@@ -14,8 +14,6 @@ pub enum ResponseEnd {
     After(u64),
     /// With its last chunk, or with the connection, or it cannot be told.
     Unknown,
-    /// It is an interim response (RFC 9110, 15.2): another one follows.
-    Interim,
 }
 
 /// Reads the head of an HTTP/1 response. `to_head`: it answers a HEAD request.
@@ -28,8 +26,8 @@ pub fn response_end(bytes: &[u8], to_head: bool) -> ResponseEnd {
     let head = head as u64;
     // RFC 9112, 6.3, in its order.
     match response.code {
-        Some(101) | None => return ResponseEnd::Unknown,
-        Some(100..=199) => return ResponseEnd::Interim,
+        // Interim responses are told apart in the kernel; after 101 it is no HTTP any more.
+        Some(100..=199) | None => return ResponseEnd::Unknown,
         Some(204 | 304) => return ResponseEnd::After(head),
         Some(_) if to_head => return ResponseEnd::After(head),
         Some(_) => {}
@@ -84,8 +82,8 @@ mod tests {
     #[test]
     fn a_length_ends_a_response_behind_its_head() {
         let bytes = b"HTTP/1.1 200 OK\r\nContent-Type: x\r\ncontent-length: 12\r\n\r\nhello";
-        assert_eq!(response_end(bytes, false), ResponseEnd::After(53 + 12));
-        assert_eq!(response_end(bytes, true), ResponseEnd::After(53));
+        assert_eq!(response_end(bytes, false), ResponseEnd::After(56 + 12));
+        assert_eq!(response_end(bytes, true), ResponseEnd::After(56));
     }
 
     #[test]
@@ -120,10 +118,6 @@ mod tests {
                 ResponseEnd::After(head.len() as u64)
             );
         }
-        assert_eq!(
-            response_end(b"HTTP/1.1 100 Continue\r\n\r\n", false),
-            ResponseEnd::Interim
-        );
     }
 
     proptest! {

@@ -16,6 +16,10 @@ const AFTER_HINT: Duration = Duration::from_millis(20);
 /// Silence on a connection that has sent nothing as long as a request.
 const UNUSED: Duration = Duration::from_secs(1);
 
+/// Silence after payload that was either TLS session tickets, before an answer that takes its time, or a whole answer that
+/// came at once.
+const UNSURE: Duration = Duration::from_secs(30);
+
 /// The longest that a guess is widened to.
 const GUESS_MAX: Duration = Duration::from_secs(60);
 
@@ -37,6 +41,8 @@ struct Facts {
     tx: Ns,
     rx: Ns,
     end_hint: Ns,
+    /// When payload came that may have been the answer; 0: none did.
+    unsure: Ns,
 }
 
 /// What to do with an open connection.
@@ -60,6 +66,7 @@ impl Facts {
             tx: Ns(record.tx_ns),
             rx: Ns(record.rx_ns),
             end_hint: Ns(record.end_hint_ns),
+            unsure: Ns(record.unsure_ns),
         }
     }
 
@@ -88,6 +95,9 @@ impl Facts {
             if self.established && wait(silent_since + idle_release) {
                 return Verdict::Park { guess: true };
             }
+        }
+        if self.busy && self.unsure > self.began && wait(self.unsure + UNSURE) {
+            return Verdict::Park { guess: true };
         }
         // However long the gateway thinks.
         Verdict::Keep { until: look_again }
@@ -229,6 +239,7 @@ mod tests {
             tx: Ns(2 * SECOND),
             rx: Ns(5 * SECOND),
             end_hint: Ns(0),
+            unsure: Ns(0),
         }
     }
 
@@ -259,6 +270,21 @@ mod tests {
             facts.judge(Ns(3600 * SECOND), IDLE),
             Verdict::Keep { until: None }
         );
+    }
+
+    #[test]
+    fn what_may_have_been_the_answer_is_taken_for_it_after_a_while() {
+        let facts = Facts {
+            busy: true,
+            unsure: Ns(5 * SECOND),
+            ..answered()
+        };
+        let at = Ns(5 * SECOND) + UNSURE;
+        assert_eq!(
+            facts.judge(Ns(6 * SECOND), IDLE),
+            Verdict::Keep { until: Some(at) }
+        );
+        assert_eq!(facts.judge(at, IDLE), Verdict::Park { guess: true });
     }
 
     /// B10: a response that ends by its own length gives the slot back at once, for sure.

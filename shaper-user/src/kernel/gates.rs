@@ -130,17 +130,6 @@ impl Tables {
         changed
     }
 
-    /// Marks an open connection as waiting for its answer again, as after an interim response.
-    pub fn mark_busy(&self, id: ConnId) {
-        if let Some(conn) = self.conns.get(id.index) {
-            let _ = conn.gate.update(|bits| {
-                let word = GateWord::from_bits(bits);
-                let ours = word.generation() == id.generation && word.gate() == Gate::Open;
-                ours.then(|| word.with_busy(true).bits())
-            });
-        }
-    }
-
     /// Ends the lingering of an abandoned request: its slot is free. `false` if it does not linger.
     pub fn end_lingering(&mut self, id: ConnId) -> bool {
         let Some(view) = self.view(id).filter(|view| view.gate() == Gate::Lingering) else {
