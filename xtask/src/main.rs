@@ -2,6 +2,7 @@
 
 mod build_ebpf;
 mod command;
+mod demo;
 mod executables;
 mod kernel_object;
 mod reproducible;
@@ -31,6 +32,8 @@ enum Command {
     Run(run::Args),
     /// Run every test, the end-to-end ones included, and sum them up
     Test(test::Args),
+    /// Show a lane at work: a stub gateway and twenty-one unmodified clients, live; ends by itself
+    Demo,
     /// Build the kernel object from source and refresh the checked-in one
     BuildEbpf(build_ebpf::Args),
     /// Install what building the kernel object and running the tests need
@@ -57,6 +60,7 @@ impl Command {
         match self {
             Self::Run(args) => run::run(args),
             Self::Test(args) => test::run(args),
+            Self::Demo => demo::run(),
             Self::BuildEbpf(args) => build_ebpf::run(args),
             Self::Setup => setup::run(),
         }
