@@ -55,10 +55,19 @@ pub enum ServerBytes {
     Answer,
     /// An interim response (RFC 9110, 15.2), or a TLS handshake message or alert.
     Interim,
-    /// TLS 1.3 session tickets (RFC 8446, 4.6.1), which most servers send right after the client's Finished, and so
-    /// often after the first request: encrypted like the answer, but several of one length.
+    /// TLS 1.3 session tickets (RFC 8446, 4.6.1), which servers send right after the client's Finished, and so often
+    /// after the first request: encrypted like the answer, but several of one length.
     Tickets,
+    /// One short record: a session ticket, or an answer of a few words.
+    Ticket,
 }
+
+/// The longest record that may be a session ticket. Without client certificates they have 100 to 300 bytes; the head of
+/// an answer alone is longer.
+const TICKET_MAX: u32 = 512;
+
+/// Session tickets looked at in one segment. Servers send one to four.
+const MAX_TICKETS: u32 = 4;
 
 /// Bytes at the start of a payload that [`ServerBytes::of`] looks at.
 pub const START: usize = 10;
@@ -84,10 +93,24 @@ impl ServerBytes {
             if len == SEALED_CONTINUE[0] || len == SEALED_CONTINUE[1] || len == SEALED_CONTINUE[2] {
                 return Self::Interim;
             }
-            let record = RECORD_HEADER as u32 + (((high as u32) << 8) | low as u32);
-            let whole = len == 2 * record || len == 3 * record || len == 4 * record;
-            if whole && header(record) == Some([kind, major, start[2], high, low]) {
-                return Self::Tickets;
+            let first = [kind, major, start[2], high, low];
+            let length = ((high as u32) << 8) | low as u32;
+            let record = RECORD_HEADER as u32 + length;
+            if length > TICKET_MAX {
+                return Self::Answer;
+            }
+            if record == len {
+                return Self::Ticket;
+            }
+            let mut at = record;
+            for _ in 1..MAX_TICKETS {
+                if header(at) != Some(first) {
+                    return Self::Answer;
+                }
+                at += record;
+                if at == len {
+                    return Self::Tickets;
+                }
             }
             return Self::Answer;
         }
@@ -280,6 +303,8 @@ mod tests {
             ServerBytes::Tickets
         );
         assert_eq!(server(&record(23, 239).repeat(4)), ServerBytes::Tickets);
+        assert_eq!(server(&record(23, 239).repeat(5)), ServerBytes::Answer);
+        assert_eq!(server(&record(23, 239)), ServerBytes::Ticket);
         assert_eq!(
             server(&[record(23, 239), record(23, 700)].concat()),
             ServerBytes::Answer

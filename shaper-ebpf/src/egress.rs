@@ -28,7 +28,7 @@ const WAKE_SEGMENTS: u32 = 4;
 
 /// How long a server may take to send session tickets, besides two round trips. An answer takes longer: a gateway asks
 /// a model first.
-const TICKETS_SLACK_NS: u64 = 10_000_000;
+const TICKETS_SLACK_NS: u64 = 100_000_000;
 
 const APPLICATION_DATA: u8 = 23;
 

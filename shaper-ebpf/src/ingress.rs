@@ -88,11 +88,12 @@ fn is_answer(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment, now: u64) 
     };
     let header = |at: u32| packet::payload_start(ctx, segment, at);
     match ServerBytes::of(&start, segment.payload_len, header) {
-        ServerBytes::Answer if now <= conn.tickets_until_ns => {
+        ServerBytes::Answer => true,
+        ServerBytes::Ticket if now <= conn.tickets_until_ns => {
             conn.unsure_ns = now;
             false
         }
-        ServerBytes::Answer => true,
+        ServerBytes::Ticket => true,
         ServerBytes::Interim => false,
         ServerBytes::Tickets => conn.tickets_until_ns == 0,
     }
