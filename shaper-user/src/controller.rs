@@ -10,6 +10,7 @@ mod commands;
 mod lanes;
 mod names;
 mod picture;
+mod reload;
 mod replay;
 mod report;
 mod translate;
@@ -26,15 +27,11 @@ use tracing::{info, warn};
 
 pub use classes::ClassCgroups;
 pub use lanes::LaneError;
+pub use reload::{Reloaded, Reloads};
 
-use self::{
-    accounts::Accounts,
-    lanes::Lanes,
-    names::{LaneEndpoints, Names},
-    replay::Replays,
-};
+use self::{accounts::Accounts, lanes::Lanes, names::Names, replay::Replays};
 use crate::{
-    config::{Config, LaneConfig},
+    config::{Config, LaneConfig, Settings},
     handle::Command,
     kernel::{self, CgroupRoot, Events, KernelError, Namespaces, Programs, Tables},
     metrics::Metrics,
@@ -80,6 +77,10 @@ pub struct Controller {
     in_use: watch::Sender<HashSet<Endpoint>>,
     names: Option<Names>,
     reconciled: Ns,
+    /// As last read from the files. A lane in force may differ from it by what `shaper set` changed.
+    loaded: Config,
+    /// As read at the start: some settings hold until a restart.
+    started: Settings,
     last_reload_error: Option<String>,
 }
 
@@ -119,13 +120,17 @@ impl Controller {
             in_use,
             names: Some(names),
             reconciled: kernel::now(),
+            loaded: config.clone(),
+            started: config.settings.clone(),
             last_reload_error: None,
         };
         controller.set_globals(config);
         for lane in &config.lanes {
             controller.set_lane(lane.clone())?;
         }
-        controller.set_endpoints(endpoints);
+        controller
+            .lanes
+            .set_endpoints(endpoints, &mut controller.tables);
         controller.heartbeat();
         if let Err(error) = controller.govern() {
             controller.classes.remove_created();
@@ -146,6 +151,7 @@ impl Controller {
     pub async fn run(
         mut self,
         mut commands: mpsc::Receiver<Command>,
+        reloads: Reloads,
         stop: impl Future<Output = ()>,
     ) -> Result<(), StartError> {
         let attention = self.events.attention().map_err(StartError::Poll)?;
@@ -161,6 +167,8 @@ impl Controller {
             .names
             .take()
             .map(|names_of| tokio::spawn(names_of.follow(names)));
+        let (reloaded, mut configurations) = mpsc::channel(1);
+        let reloads = tokio::spawn(reloads.follow(reloaded));
         tokio::pin!(stop);
         loop {
             let deadline = self.deadline();
@@ -174,9 +182,13 @@ impl Controller {
                 _ = heartbeat.tick() => self.on_heartbeat(),
                 () = &mut stop => break,
                 Some(command) = commands.recv() => self.command(command),
-                Some(endpoints) = resolved.recv() => self.set_endpoints(endpoints),
+                Some(endpoints) = resolved.recv() => {
+                    self.lanes.set_endpoints(endpoints, &mut self.tables);
+                }
+                Some(reloaded) = configurations.recv() => self.reload(reloaded),
             }
         }
+        reloads.abort();
         if let Some(follow) = follow {
             follow.abort();
         }
@@ -212,9 +224,14 @@ impl Controller {
         if now.since(self.reconciled) >= RECONCILE {
             self.reconciled = now;
             self.reconcile(now);
-            if let Err(error) = self.classes.refresh(&mut self.tables, &mut self.programs) {
-                warn!(%error, "a class cgroup is not governed");
-            }
+            self.bury_lanes(now);
+            self.refresh_classes();
+        }
+    }
+
+    fn refresh_classes(&mut self) {
+        if let Err(error) = self.classes.refresh(&mut self.tables, &mut self.programs) {
+            warn!(%error, "a class cgroup is not governed");
         }
     }
 
@@ -259,17 +276,6 @@ impl Controller {
         self.accounts.recap(id, &self.policy, &self.tables);
         self.carry_out(now);
         Ok(())
-    }
-
-    fn set_endpoints(&mut self, endpoints: LaneEndpoints) {
-        for (lane, endpoints) in endpoints {
-            let Some(id) = self.lanes.by_name(&lane) else {
-                continue;
-            };
-            if let Err(error) = self.lanes.set_endpoints(id, endpoints, &mut self.tables) {
-                warn!(lane, %error, "not all addresses of the lane are governed");
-            }
-        }
     }
 
     /// Lets everything that waits go, in the kernel's order of trust: first the programs stop holding, then each held

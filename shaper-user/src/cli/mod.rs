@@ -7,7 +7,9 @@ mod config;
 mod exec;
 mod log;
 mod membership;
+mod pause;
 mod run;
+mod set;
 pub mod status;
 
 use std::{io, path::PathBuf, process::ExitCode};
@@ -34,6 +36,9 @@ enum Subcommands {
     Exec(exec::ExecArgs),
     Assign(assign::AssignArgs),
     Status(status::StatusArgs),
+    Pause(pause::PauseArgs),
+    Resume(pause::ResumeArgs),
+    Set(set::SetArgs),
 }
 
 impl Cli {
@@ -52,6 +57,9 @@ impl Cli {
             Subcommands::Exec(args) => exec::run(args)?,
             Subcommands::Assign(args) => assign::run(args)?,
             Subcommands::Status(args) => status::run(args)?,
+            Subcommands::Pause(args) => pause::pause(args)?,
+            Subcommands::Resume(args) => pause::resume(args)?,
+            Subcommands::Set(args) => set::run(args)?,
         }
         Ok(ExitCode::SUCCESS)
     }

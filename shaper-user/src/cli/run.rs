@@ -14,7 +14,7 @@ use super::{config::ConfigArgs, log};
 use crate::{
     config::Config,
     control::ControlSocket,
-    controller::Controller,
+    controller::{Controller, Reloads},
     handle::Handle,
     metrics::Metrics,
     paths::{self, Instance},
@@ -22,6 +22,8 @@ use crate::{
 };
 
 /// Run the controller in the foreground.
+///
+/// The configuration is read again on SIGHUP and when its files change; a bad one is rejected and changes nothing.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -69,6 +71,7 @@ async fn control_loop(
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let reloads = Reloads::new(config.origin.clone()).context("cannot wait for SIGHUP")?;
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION")));
     let (handle, commands) = Handle::new(serve::HEALTH_PATIENCE);
     let listen = args.listen.unwrap_or(config.settings.listen);
@@ -97,7 +100,7 @@ async fn control_loop(
             _ = interrupt.recv() => info!("SIGINT"),
         }
     };
-    let ended = controller.run(commands, stop).await;
+    let ended = controller.run(commands, reloads, stop).await;
     server.shutdown();
     ended.map_err(Into::into)
 }
