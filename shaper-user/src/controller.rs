@@ -10,6 +10,7 @@ mod commands;
 mod lanes;
 mod names;
 mod picture;
+mod record;
 mod reload;
 mod replay;
 mod report;
@@ -27,6 +28,7 @@ use tracing::{info, warn};
 
 pub use classes::ClassCgroups;
 pub use lanes::LaneError;
+pub use record::Recorder;
 pub use reload::{Reloaded, Reloads};
 
 use self::{accounts::Accounts, lanes::Lanes, names::Names, replay::Replays};
@@ -82,6 +84,7 @@ pub struct Controller {
     /// As read at the start: some settings hold until a restart.
     started: Settings,
     last_reload_error: Option<String>,
+    recorder: Option<Recorder>,
 }
 
 impl Controller {
@@ -123,6 +126,7 @@ impl Controller {
             loaded: config.clone(),
             started: config.settings.clone(),
             last_reload_error: None,
+            recorder: None,
         };
         controller.set_globals(config);
         for lane in &config.lanes {
@@ -193,6 +197,9 @@ impl Controller {
             follow.abort();
         }
         self.finish();
+        if let Some(recorder) = self.recorder.take() {
+            recorder.finish();
+        }
         self.detach();
         Ok(())
     }
@@ -202,6 +209,7 @@ impl Controller {
         let mut handled = 0;
         while let Some(event) = self.events.next() {
             self.kernel_event(&event);
+            self.record_event(&event);
             handled += 1;
             if handled % BATCH == 0 {
                 self.beat_if_late();

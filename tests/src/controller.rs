@@ -269,6 +269,13 @@ impl ControllerBuilder {
         Ok(self)
     }
 
+    /// Appends a trace to a file.
+    #[must_use]
+    pub fn record_to(mut self, file: &Path) -> Self {
+        self.command.arg("--record").arg(file);
+        self
+    }
+
     /// Runs as the user `nobody`, without capabilities.
     pub fn as_nobody(mut self) -> Result<Self> {
         const NOBODY: u32 = 65534;

@@ -10,6 +10,7 @@ mod membership;
 mod pause;
 mod run;
 mod set;
+mod simulate;
 pub mod status;
 
 use std::{io, path::PathBuf, process::ExitCode};
@@ -39,6 +40,7 @@ enum Subcommands {
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Set(set::SetArgs),
+    Simulate(simulate::SimulateArgs),
 }
 
 impl Cli {
@@ -60,6 +62,7 @@ impl Cli {
             Subcommands::Pause(args) => pause::pause(args)?,
             Subcommands::Resume(args) => pause::resume(args)?,
             Subcommands::Set(args) => set::run(args)?,
+            Subcommands::Simulate(args) => simulate::run(args)?,
         }
         Ok(ExitCode::SUCCESS)
     }

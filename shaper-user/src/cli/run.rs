@@ -14,7 +14,7 @@ use super::{config::ConfigArgs, log};
 use crate::{
     config::Config,
     control::ControlSocket,
-    controller::{Controller, Reloads},
+    controller::{Controller, Recorder, Reloads},
     handle::Handle,
     metrics::Metrics,
     paths::{self, Instance},
@@ -40,6 +40,9 @@ pub struct RunArgs {
     /// What survives a restart
     #[arg(long, value_name = "DIR", default_value = paths::STATE_DIR)]
     state: PathBuf,
+    /// Append a trace of all requests to this file, for `shaper simulate`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 /// Runs until SIGINT or SIGTERM.
@@ -75,7 +78,18 @@ async fn control_loop(
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION")));
     let (handle, commands) = Handle::new(serve::HEALTH_PATIENCE);
     let listen = args.listen.unwrap_or(config.settings.listen);
-    let controller = Controller::start(&config, metrics.clone()).await?;
+    let recorder = args
+        .record
+        .as_deref()
+        .map(|path| {
+            Recorder::append_to(path)
+                .with_context(|| format!("cannot record to {}", path.display()))
+        })
+        .transpose()?;
+    let mut controller = Controller::start(&config, metrics.clone()).await?;
+    if let Some(recorder) = recorder {
+        controller.record(recorder);
+    }
     let options = serve::Options {
         listen,
         limits: serve::Limits::default(),

@@ -24,7 +24,7 @@ impl Controller {
                 self.act(now, action);
             }
         }
-        self.note_outcomes();
+        self.note_outcomes(now);
     }
 
     fn act(&mut self, now: Ns, action: Action) {
@@ -139,8 +139,10 @@ impl Controller {
     }
 
     /// Tells the metrics how waits ended.
-    fn note_outcomes(&mut self) {
-        for ended in self.policy.drain_ended() {
+    fn note_outcomes(&mut self, now: Ns) {
+        let ended: Vec<_> = self.policy.drain_ended().collect();
+        for ended in ended {
+            self.record_end(now, &ended);
             let Some(lane) = self.lanes.get(ended.lane) else {
                 continue;
             };
