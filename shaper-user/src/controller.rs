@@ -17,6 +17,8 @@ mod names;
 mod nudge;
 mod parking;
 mod picture;
+mod record;
+mod reload;
 mod report;
 mod schedule;
 mod translate;
@@ -33,20 +35,17 @@ use tracing::{info, warn};
 
 pub use classes::ClassCgroups;
 pub use lanes::LaneError;
+pub use record::Recorder;
+pub use reload::{Reloaded, Reloads};
 
 use self::{
-    accounts::Accounts,
-    drift::Drift,
-    lanes::Lanes,
-    lingering::Lingering,
-    names::{LaneEndpoints, Names},
-    nudge::Nudges,
-    parking::Parking,
+    accounts::Accounts, drift::Drift, lanes::Lanes, lingering::Lingering, names::Names,
+    nudge::Nudges, parking::Parking,
 };
 use crate::{
-    config::{Config, LaneConfig},
+    config::{Config, LaneConfig, Settings},
     handle::Command,
-    kernel::{self, CgroupRoot, Events, KernelError, Namespaces, Programs, Tables},
+    kernel::{self, CgroupRoot, Events, KernelError, Message, Namespaces, Programs, Tables},
     metrics::Metrics,
     object,
     policy::{Action, Ns, Policy},
@@ -95,7 +94,12 @@ pub struct Controller {
     in_use: watch::Sender<HashSet<Endpoint>>,
     names: Option<Names>,
     reconciled: Ns,
+    /// As last read from the files. A lane in force may differ from it by what `shaper set` changed.
+    loaded: Config,
+    /// As read at the start: some settings hold until a restart.
+    started: Settings,
     last_reload_error: Option<String>,
+    recorder: Option<Recorder>,
 }
 
 impl Controller {
@@ -138,13 +142,18 @@ impl Controller {
             in_use,
             names: Some(names),
             reconciled: kernel::now(),
+            loaded: config.clone(),
+            started: config.settings.clone(),
             last_reload_error: None,
+            recorder: None,
         };
         controller.set_globals(config);
         for lane in &config.lanes {
             controller.set_lane(lane.clone())?;
         }
-        controller.set_endpoints(endpoints);
+        controller
+            .lanes
+            .set_endpoints(endpoints, &mut controller.tables);
         controller.heartbeat();
         if let Err(error) = controller.govern() {
             controller.classes.remove_created();
@@ -165,6 +174,7 @@ impl Controller {
     pub async fn run(
         mut self,
         mut commands: mpsc::Receiver<Command>,
+        reloads: Reloads,
         stop: impl Future<Output = ()>,
     ) -> Result<(), StartError> {
         let attention = self.events.attention().map_err(StartError::Poll)?;
@@ -180,6 +190,8 @@ impl Controller {
             .names
             .take()
             .map(|names_of| tokio::spawn(names_of.follow(names)));
+        let (reloaded, mut configurations) = mpsc::channel(1);
+        let reloads = tokio::spawn(reloads.follow(reloaded));
         tokio::pin!(stop);
         loop {
             let deadline = self.deadline();
@@ -194,13 +206,20 @@ impl Controller {
                     self.drain();
                 }
                 Some(command) = commands.recv() => self.command(command),
-                Some(endpoints) = resolved.recv() => self.set_endpoints(endpoints),
+                Some(endpoints) = resolved.recv() => {
+                    self.lanes.set_endpoints(endpoints, &mut self.tables);
+                }
+                Some(reloaded) = configurations.recv() => self.reload(reloaded),
             }
         }
+        reloads.abort();
         if let Some(follow) = follow {
             follow.abort();
         }
         self.finish();
+        if let Some(recorder) = self.recorder.take() {
+            recorder.finish();
+        }
         self.detach();
         Ok(())
     }
@@ -213,6 +232,9 @@ impl Controller {
                 return;
             };
             self.kernel_message(&message);
+            if let Message::Event(event) = &message {
+                self.record_event(event);
+            }
         }
         self.backlog = true;
     }
@@ -237,9 +259,14 @@ impl Controller {
             self.reconciled = now;
             self.reconcile(now);
             self.drift.mend(&self.tables);
-            if let Err(error) = self.classes.refresh(&mut self.tables, &mut self.programs) {
-                warn!(%error, "a class cgroup is not governed");
-            }
+            self.bury_lanes(now);
+            self.refresh_classes();
+        }
+    }
+
+    fn refresh_classes(&mut self) {
+        if let Err(error) = self.classes.refresh(&mut self.tables, &mut self.programs) {
+            warn!(%error, "a class cgroup is not governed");
         }
     }
 
@@ -287,17 +314,6 @@ impl Controller {
         self.accounts.recap(id, &self.policy, &self.tables);
         self.carry_out(now);
         Ok(())
-    }
-
-    fn set_endpoints(&mut self, endpoints: LaneEndpoints) {
-        for (lane, endpoints) in endpoints {
-            let Some(id) = self.lanes.by_name(&lane) else {
-                continue;
-            };
-            if let Err(error) = self.lanes.set_endpoints(id, endpoints, &mut self.tables) {
-                warn!(lane, %error, "not all addresses of the lane are governed");
-            }
-        }
     }
 
     /// Lets everything that waits go, in the kernel's order of trust: first the programs stop holding, then each held

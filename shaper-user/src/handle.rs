@@ -35,7 +35,7 @@ pub enum Command {
         lane: String,
         reply: oneshot::Sender<Result<(), CommandError>>,
     },
-    /// Change a setting of the lane until the next restart or reload.
+    /// Change a setting of the lane until the controller restarts or the lane's file changes.
     Set {
         lane: String,
         setting: Setting,

@@ -15,4 +15,6 @@ mod object;
 pub mod paths;
 pub mod policy;
 pub mod serve;
+pub mod simulate;
 pub mod snapshot;
+pub mod trace;

@@ -124,6 +124,27 @@ impl Controller {
         &self.setup.config
     }
 
+    /// Puts a lane file in place of the one there is, or beside the others, in one step as configuration management
+    /// does.
+    pub fn write_lane(&self, name: &str, toml: impl Into<String>) -> Result<()> {
+        let lanes = self.setup.config.join("lanes.d");
+        let beside = lanes.join(format!(".{name}.toml.new"));
+        fs::write(&beside, toml.into())
+            .and_then(|()| fs::rename(&beside, lanes.join(format!("{name}.toml"))))
+            .with_context(|| format!("cannot replace the file of lane {name}"))
+    }
+
+    /// Runs `shaper COMMAND ARGUMENT...` against this controller.
+    pub fn command(&self, command: &str, arguments: &[&str]) -> Result<Finished> {
+        let mut shaper = Command::new(tools::shaper()?);
+        shaper
+            .arg(command)
+            .arg("--control")
+            .arg(self.control())
+            .args(arguments);
+        Process::spawn(format!("shaper {command}"), &mut shaper)?.finish(STOP_PATIENCE)
+    }
+
     /// What the controller has logged until now.
     pub fn log(&self) -> String {
         self.process.said()
@@ -246,6 +267,13 @@ impl ControllerBuilder {
         self.setup.config = path.to_owned();
         self.command = self.setup.command(&tools::shaper()?, self.http);
         Ok(self)
+    }
+
+    /// Appends a trace to a file.
+    #[must_use]
+    pub fn record_to(mut self, file: &Path) -> Self {
+        self.command.arg("--record").arg(file);
+        self
     }
 
     /// Runs as the user `nobody`, without capabilities.

@@ -9,6 +9,7 @@ pub struct Snapshot {
     pub version: String,
     pub enabled: bool,
     pub lanes: Vec<Lane>,
+    pub last_reload_error: Option<String>,
 }
 
 /// One lane. Counts by priority are keyed `interactive`, `default` and `bulk`.

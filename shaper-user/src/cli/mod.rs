@@ -8,7 +8,10 @@ pub mod doctor;
 mod exec;
 mod log;
 mod membership;
+mod pause;
 mod run;
+mod set;
+mod simulate;
 pub mod status;
 
 use std::{io, path::PathBuf, process::ExitCode};
@@ -38,6 +41,10 @@ enum Subcommands {
     Doctor(doctor::DoctorArgs),
     #[command(name = crate::doctor::CLIENT_SUBCOMMAND, hide = true)]
     DoctorClient(doctor::ClientArgs),
+    Pause(pause::PauseArgs),
+    Resume(pause::ResumeArgs),
+    Set(set::SetArgs),
+    Simulate(simulate::SimulateArgs),
 }
 
 impl Cli {
@@ -58,6 +65,10 @@ impl Cli {
             Subcommands::Status(args) => status::run(args)?,
             Subcommands::Doctor(args) => return doctor::run(args),
             Subcommands::DoctorClient(args) => doctor::run_client(args)?,
+            Subcommands::Pause(args) => pause::pause(args)?,
+            Subcommands::Resume(args) => pause::resume(args)?,
+            Subcommands::Set(args) => set::run(args)?,
+            Subcommands::Simulate(args) => simulate::run(args)?,
         }
         Ok(ExitCode::SUCCESS)
     }

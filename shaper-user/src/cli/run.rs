@@ -14,7 +14,7 @@ use super::{config::ConfigArgs, log};
 use crate::{
     config::Config,
     control::ControlSocket,
-    controller::Controller,
+    controller::{Controller, Recorder, Reloads},
     handle::Handle,
     kernel,
     metrics::Metrics,
@@ -23,6 +23,8 @@ use crate::{
 };
 
 /// Run the controller in the foreground.
+///
+/// The configuration is read again on SIGHUP and when its files change; a bad one is rejected and changes nothing.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -39,6 +41,9 @@ pub struct RunArgs {
     /// What survives a restart
     #[arg(long, value_name = "DIR", default_value = paths::STATE_DIR)]
     state: PathBuf,
+    /// Append a trace of all requests to this file, for `shaper simulate`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 /// Runs until SIGINT or SIGTERM.
@@ -71,10 +76,22 @@ async fn control_loop(
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let reloads = Reloads::new(config.origin.clone()).context("cannot wait for SIGHUP")?;
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION")));
     let (handle, commands) = Handle::new(serve::HEALTH_PATIENCE);
     let listen = args.listen.unwrap_or(config.settings.listen);
-    let controller = Controller::start(&config, metrics.clone()).await?;
+    let recorder = args
+        .record
+        .as_deref()
+        .map(|path| {
+            Recorder::append_to(path)
+                .with_context(|| format!("cannot record to {}", path.display()))
+        })
+        .transpose()?;
+    let mut controller = Controller::start(&config, metrics.clone()).await?;
+    if let Some(recorder) = recorder {
+        controller.record(recorder);
+    }
     let options = serve::Options {
         listen,
         limits: serve::Limits::default(),
@@ -99,7 +116,7 @@ async fn control_loop(
             _ = interrupt.recv() => info!("SIGINT"),
         }
     };
-    let ended = controller.run(commands, stop).await;
+    let ended = controller.run(commands, reloads, stop).await;
     server.shutdown();
     ended.map_err(Into::into)
 }

@@ -11,7 +11,7 @@ use super::diagnostic::ConfigErrors;
 pub const DEFAULT_DIR: &str = "/etc/shaper";
 
 const SETTINGS_FILE: &str = "shaper.toml";
-const LANES_DIR: &str = "lanes.d";
+pub(super) const LANES_DIR: &str = "lanes.d";
 const EXTENSION: &str = "toml";
 
 /// The example lanes, which hold nothing (E10).

@@ -65,6 +65,7 @@ pub(super) fn parse<'a>(
         rules,
         on_full: reader.value(&key::ON_FULL),
         udp: reader.value(&key::UDP),
+        said: reader.said(),
     };
     let mut found = reader.into_diagnostics();
     diagnostic::sort(&mut found);

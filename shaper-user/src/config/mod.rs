@@ -1,5 +1,6 @@
 //! The configuration: `shaper.toml` and one file per lane in `lanes.d/`, read with all that is wrong reported at once.
 
+mod change;
 mod diagnostic;
 mod endpoint;
 mod files;
@@ -11,16 +12,19 @@ mod reader;
 pub mod resolve;
 mod settings;
 mod suggest;
+mod watch;
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use shaper_common::{CLASS_COUNT, MAX_LANES, OnLoss};
 
+pub use change::InvalidChange;
 pub use diagnostic::{ConfigErrors, Diagnostic, Position, Severity};
 pub use endpoint::{EndpointError, EndpointNote, EndpointSpec, HostPort};
 pub use files::{DEFAULT_DIR, Files, Origin, TextFile};
 pub use keys::{ANY_CLASS, Documented, LANE, Presence, SETTINGS, Schema};
 pub use kind::human;
+pub use watch::Watch;
 
 use crate::policy::LaneRules;
 
@@ -125,7 +129,7 @@ pub struct ClassConfig {
 }
 
 /// One lane as configured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct LaneConfig {
     /// Of `[a-z0-9][a-z0-9_-]*`, at most 63 characters.
     pub name: String,
@@ -134,6 +138,27 @@ pub struct LaneConfig {
     pub rules: LaneRules,
     pub on_full: OnFull,
     pub udp: Udp,
+    /// What the file says, for changing one key of it.
+    said: change::Said,
+}
+
+/// How it is said does not count, only what it means.
+impl PartialEq for LaneConfig {
+    fn eq(&self, other: &Self) -> bool {
+        let Self {
+            name,
+            endpoints,
+            rules,
+            on_full,
+            udp,
+            said: _,
+        } = self;
+        *name == other.name
+            && *endpoints == other.endpoints
+            && *rules == other.rules
+            && *on_full == other.on_full
+            && *udp == other.udp
+    }
 }
 
 impl LaneConfig {

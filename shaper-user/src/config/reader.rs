@@ -12,6 +12,7 @@ use toml::{
 };
 
 use super::{
+    change::Said,
     diagnostic::{Diagnostic, Position, Severity, quotable},
     keys::{ANY_CLASS, Documented, Key, LANE, Presence, SETTINGS, Schema},
     kind::{Help, Kind, with_article},
@@ -127,6 +128,11 @@ impl<'a> Reader<'a> {
     pub fn value<K: Kind>(&mut self, key: &Key<K>) -> K::Value {
         self.find(key)
             .map_or_else(|| default_of(key), |found| found.value)
+    }
+
+    /// Everything that the file says, right or wrong.
+    pub fn said(&self) -> Said {
+        Said::by(self.file, self.source, &self.root)
     }
 
     /// Where a table stands.

@@ -26,7 +26,7 @@ impl Controller {
                 self.act(now, action);
             }
         }
-        self.note_outcomes();
+        self.note_outcomes(now);
     }
 
     fn act(&mut self, now: Ns, action: Action) {
@@ -149,11 +149,14 @@ impl Controller {
         };
         self.policy.on_event(now, lane, event, &mut self.actions);
         self.carry_out(now);
+        self.record_release(now, id);
     }
 
     /// Tells the metrics how waits ended.
-    fn note_outcomes(&mut self) {
-        for ended in self.policy.drain_ended() {
+    fn note_outcomes(&mut self, now: Ns) {
+        let ended: Vec<_> = self.policy.drain_ended().collect();
+        for ended in ended {
+            self.record_end(now, &ended);
             let Some(lane) = self.lanes.get(ended.lane) else {
                 continue;
             };

@@ -20,7 +20,7 @@ pub struct ClassCgroups {
     root: CgroupRoot,
     scope: Scope,
     patterns: [Vec<String>; CLASS_COUNT],
-    known: HashMap<PathBuf, CgroupId>,
+    known: HashMap<PathBuf, (CgroupId, Class)>,
     attached: HashMap<PathBuf, CgroupId>,
     /// Made by us, the outermost first.
     created: Vec<PathBuf>,
@@ -36,6 +36,16 @@ impl ClassCgroups {
             attached: HashMap::new(),
             created: Vec::new(),
         }
+    }
+
+    /// Other cgroups stand for the classes from the next [`ClassCgroups::refresh`] on. Those named in full are made.
+    ///
+    /// # Errors
+    /// [`KernelError::Cgroup`] naming the directory; nothing has changed then.
+    pub fn change(&mut self, classes: &[ClassConfig; CLASS_COUNT]) -> Result<(), KernelError> {
+        let patterns = classes.each_ref().map(|class| class.cgroups.clone());
+        let before = std::mem::replace(&mut self.patterns, patterns);
+        self.create().inspect_err(|_| self.patterns = before)
     }
 
     /// Makes the class cgroups that are named in full and absent.
@@ -68,7 +78,7 @@ impl ClassCgroups {
             for path in self.expand(class) {
                 let Ok(id) = id_of(&path) else { continue };
                 let level = self.root.level(&path);
-                if self.known.get(&path) != Some(&id) {
+                if self.known.get(&path) != Some(&(id, class)) {
                     tables.set_class(
                         id,
                         CgroupClass {
@@ -78,12 +88,18 @@ impl ClassCgroups {
                     )?;
                     info!(%class, cgroup = %path.display(), "class cgroup");
                 }
-                present.insert(path, id);
+                present.insert(path, (id, class));
             }
         }
-        for (path, id) in &self.known {
-            if present.get(path) != Some(id) {
+        for (path, (id, _)) in &self.known {
+            if present.get(path).is_none_or(|(now, _)| now != id) {
                 tables.remove_class(*id);
+                if id_of(path).is_ok_and(|now| now == *id) {
+                    warn!(
+                        cgroup = %path.display(),
+                        "stands for no class any more; until the controller restarts, its processes count as class default"
+                    );
+                }
             }
         }
         self.known = present;
@@ -96,11 +112,12 @@ impl ClassCgroups {
             points = vec![self.root.path().to_owned()];
         }
         let points = topmost(&points);
-        // The kernel detaches from a cgroup that is removed.
+        // The kernel detaches from a cgroup that is removed, and only then: one that stands for no class any more keeps
+        // its programs, and must not get them a second time when it stands for one again.
         self.attached
-            .retain(|path, id| points.contains(path) && id_of(path).is_ok_and(|now| now == *id));
+            .retain(|path, id| id_of(path).is_ok_and(|now| now == *id));
         for path in points {
-            if self.attached.contains_key(&path) {
+            if self.attached.keys().any(|there| path.starts_with(there)) {
                 continue;
             }
             let id = match id_of(&path) {

@@ -1,8 +1,12 @@
 //! What operators ask of the running controller.
 
+use std::{fmt::Display, time::Duration};
+
+use tracing::{info, warn};
+
 use super::Controller;
 use crate::{
-    handle::{Command, CommandError},
+    handle::{Command, CommandError, Setting},
     kernel,
     policy::{Event, LaneId},
 };
@@ -26,8 +30,7 @@ impl Controller {
                 length,
                 reply,
             } => {
-                let until = kernel::now() + length;
-                let _ = reply.send(self.tell(&lane, Event::Pause { until }));
+                let _ = reply.send(self.pause(&lane, length));
             }
             Command::Resume { lane, reply } => {
                 let _ = reply.send(self.tell(&lane, Event::Resume));
@@ -37,14 +40,49 @@ impl Controller {
                 setting,
                 reply,
             } => {
-                let _ = reply.send(self.known(&lane).and_then(|_| {
-                    Err(CommandError::Refused(format!(
-                        "{} cannot be changed while the controller runs: edit lanes.d/{lane}.toml and restart it",
-                        setting.key
-                    )))
-                }));
+                let _ = reply.send(self.set(&lane, &setting));
             }
         }
+    }
+
+    fn pause(&mut self, lane: &str, length: Duration) -> Result<(), CommandError> {
+        let id = self.known(lane)?;
+        if self
+            .lanes
+            .get(id)
+            .is_some_and(|lane| !lane.config.enforces())
+        {
+            return Err(CommandError::Refused(format!(
+                "lane {lane} only observes and holds nothing, so there is nothing to pause: it can be paused once its \
+                 max_inflight is more than 0"
+            )));
+        }
+        let until = kernel::now() + length;
+        self.tell(lane, Event::Pause { until })
+    }
+
+    /// Changes one setting of the lane in force; what was read from its file stays, to be compared with the next reading.
+    fn set(&mut self, lane: &str, setting: &Setting) -> Result<(), CommandError> {
+        let refused = |error: &dyn Display| CommandError::Refused(error.to_string());
+        let id = self.known(lane)?;
+        let Some(active) = self.lanes.get(id) else {
+            return Ok(());
+        };
+        let (changed, warnings) = active
+            .config
+            .with(&setting.key, &setting.value)
+            .map_err(|error| refused(&error))?;
+        for warning in &warnings {
+            warn!("{warning}");
+        }
+        self.set_lane(changed).map_err(|error| refused(&error))?;
+        info!(
+            lane,
+            key = setting.key,
+            value = setting.value,
+            "in force until the lane's file changes or the controller restarts"
+        );
+        Ok(())
     }
 
     fn tell(&mut self, lane: &str, event: Event) -> Result<(), CommandError> {

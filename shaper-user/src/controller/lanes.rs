@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use shaper_common::{CLASS_COUNT, Class, Endpoint, Lane, LaneMode, MAX_LANES, SharedU32};
+use shaper_common::{CLASS_COUNT, Class, Endpoint, Lane, LaneMode, MAX_LANES, SharedU32, SlotWord};
 use tracing::warn;
 
+use super::names::LaneEndpoints;
 use crate::{
     config::{LaneConfig, Udp},
     kernel::{KernelError, Tables, change_slots},
@@ -42,6 +43,8 @@ impl ActiveLane {
 #[derive(Debug, Default)]
 pub struct Lanes {
     active: BTreeMap<LaneId, ActiveLane>,
+    /// The names of removed lanes whose connections have not all gone yet.
+    retired: BTreeMap<LaneId, String>,
 }
 
 /// Why a lane could not be made.
@@ -83,7 +86,8 @@ impl Lanes {
             .collect()
     }
 
-    /// Adds the lane or changes it in place: slots in use, waiters and counts stay.
+    /// Adds the lane or changes it in place: slots in use, waiters and counts stay. One that was removed and has
+    /// connections left goes on with them.
     ///
     /// # Errors
     /// [`LaneError::TooMany`].
@@ -93,24 +97,29 @@ impl Lanes {
         tables: &Tables,
         metrics: &Metrics,
     ) -> Result<LaneId, LaneError> {
-        let id = match self.by_name(&config.name) {
+        let present = self.by_name(&config.name);
+        let id = match present.or_else(|| self.retired_as(&config.name)) {
             Some(id) => id,
             None => self.free_id(tables).ok_or(LaneError::TooMany)?,
         };
+        self.retired.remove(&id);
         let element = tables
             .lanes
             .get(u32::from(id.0))
             .ok_or(LaneError::TooMany)?;
         let lane = match self.active.remove(&id) {
             Some(lane) => ActiveLane { config, ..lane },
-            None => ActiveLane {
-                metrics: metrics.lane(&config.name),
-                config,
-                endpoints: HashSet::new(),
-                http2_told: false,
-                bytes_told: [element.tx_bytes.load(), element.rx_bytes.load()],
-                refusals_told: element.refused.each_ref().map(SharedU32::load),
-            },
+            None => {
+                element.barrier.store(CLASS_COUNT as u32);
+                ActiveLane {
+                    metrics: metrics.lane(&config.name),
+                    config,
+                    endpoints: HashSet::new(),
+                    http2_told: false,
+                    bytes_told: [element.tx_bytes.load(), element.rx_bytes.load()],
+                    refusals_told: element.refused.each_ref().map(SharedU32::load),
+                }
+            }
         };
         mirror(&lane, element);
         self.active.insert(id, lane);
@@ -125,46 +134,51 @@ impl Lanes {
         }
     }
 
-    /// Makes exactly `wanted` the endpoints of the lane.
-    ///
-    /// # Errors
-    /// When the kernel's trie is full; those that fitted are governed.
-    pub fn set_endpoints(
-        &mut self,
-        id: LaneId,
-        wanted: HashSet<Endpoint>,
-        tables: &mut Tables,
-    ) -> Result<(), KernelError> {
-        let Some(lane) = self.active.get_mut(&id) else {
-            return Ok(());
-        };
-        for endpoint in lane.endpoints.difference(&wanted) {
-            if let Err(error) = tables.remove_endpoint(endpoint) {
-                warn!(lane = lane.config.name, %endpoint, %error, "an endpoint could not be removed");
+    /// Makes exactly `wanted` the endpoints of all lanes. An endpoint that moves from one lane to another belongs to
+    /// one of them at every moment.
+    pub fn set_endpoints(&mut self, mut wanted: LaneEndpoints, tables: &mut Tables) {
+        let wanted: BTreeMap<LaneId, HashSet<Endpoint>> = self
+            .iter()
+            .map(|(id, lane)| (id, wanted.remove(&lane.config.name).unwrap_or_default()))
+            .collect();
+        for (id, endpoints) in &wanted {
+            let Some(lane) = self.active.get_mut(id) else {
+                continue;
+            };
+            for endpoint in endpoints.difference(&lane.endpoints.clone()) {
+                match tables.add_endpoint(endpoint, u32::from(id.0)) {
+                    Ok(()) => drop(lane.endpoints.insert(*endpoint)),
+                    Err(error) => {
+                        warn!(lane = lane.config.name, %endpoint, %error, "an address of the lane is not governed");
+                    }
+                }
             }
         }
-        lane.endpoints.retain(|endpoint| wanted.contains(endpoint));
-        for endpoint in wanted {
-            if !lane.endpoints.contains(&endpoint) {
-                tables.add_endpoint(&endpoint, u32::from(id.0))?;
-                lane.endpoints.insert(endpoint);
-            }
+        let kept: HashSet<_> = wanted.values().flatten().copied().collect();
+        for (id, lane) in &mut self.active {
+            let wanted = wanted.get(id);
+            lane.endpoints.retain(|endpoint| {
+                let stays = wanted.is_some_and(|wanted| wanted.contains(endpoint));
+                if !stays && !kept.contains(endpoint) {
+                    forget(endpoint, &lane.config.name, tables);
+                }
+                stays
+            });
         }
-        Ok(())
     }
 
-    /// Takes the lane out: no connect is seen as its own any more. Its element stays reserved until nothing in the
-    /// kernel counts on it, see [`Lanes::set`].
+    /// Takes the lane out: no connect is seen as its own any more, and nothing of it is held. Connections that are open
+    /// stay open, and the element is not used for another lane before they are gone, see [`Lanes::bury`].
     pub fn remove(&mut self, id: LaneId, tables: &mut Tables) -> Option<ActiveLane> {
         let lane = self.active.remove(&id)?;
-        for endpoint in &lane.endpoints {
-            if let Err(error) = tables.remove_endpoint(endpoint) {
-                warn!(lane = lane.config.name, %endpoint, %error, "an endpoint could not be removed");
-            }
-        }
+        // Observing, not unused: its connections give slots back, and take them again without a limit.
         if let Some(element) = tables.lanes.get(u32::from(id.0)) {
-            element.mode.store(LaneMode::Unused as u32);
+            element.mode.store(LaneMode::Observe as u32);
         }
+        for endpoint in &lane.endpoints {
+            forget(endpoint, &lane.config.name, tables);
+        }
+        self.retired.insert(id, lane.config.name.clone());
         Some(lane)
     }
 
@@ -185,22 +199,56 @@ impl Lanes {
         }
     }
 
-    /// An element that no lane uses and on which no connection of an earlier lane counts.
+    /// The removed lane whose connections still count on this element.
+    pub fn is_retired(&self, id: LaneId) -> bool {
+        self.retired.contains_key(&id)
+    }
+
+    /// Frees the elements of removed lanes that no connection belongs to: `used` has those that some do.
+    pub fn bury(&mut self, used: &HashSet<LaneId>, tables: &Tables) {
+        self.retired.retain(|id, _| {
+            let Some(element) = tables.lanes.get(u32::from(id.0)) else {
+                return false;
+            };
+            let word = SlotWord::from_bits(element.slots.load());
+            let stays = used.contains(id) || word.slots() > 0 || element.queued.load() > 0;
+            if !stays {
+                element.mode.store(LaneMode::Unused as u32);
+            }
+            stays
+        });
+    }
+
+    /// How many more lanes there may be now.
+    pub fn room(&self) -> usize {
+        MAX_LANES as usize - self.active.len() - self.retired.len()
+    }
+
+    fn retired_as(&self, name: &str) -> Option<LaneId> {
+        self.retired
+            .iter()
+            .find(|(_, retired)| *retired == name)
+            .map(|(id, _)| *id)
+    }
+
+    /// An element that no lane uses, present or removed.
     fn free_id(&self, tables: &Tables) -> Option<LaneId> {
-        tables.lanes.iter().find_map(|(index, element)| {
-            let id = LaneId(u16::try_from(index).ok()?);
-            let word = shaper_common::SlotWord::from_bits(element.slots.load());
-            let idle = word.slots() == 0 && element.queued.load() == 0;
-            (idle && !self.active.contains_key(&id)).then_some(id)
-        })
+        (0..tables.lanes.len())
+            .filter_map(|index| u16::try_from(index).ok().map(LaneId))
+            .find(|id| !self.active.contains_key(id) && !self.retired.contains_key(id))
     }
 }
 
-/// Writes what the kernel needs of a lane's configuration into its element.
+fn forget(endpoint: &Endpoint, lane: &str, tables: &mut Tables) {
+    if let Err(error) = tables.remove_endpoint(endpoint) {
+        warn!(lane, %endpoint, %error, "an endpoint could not be removed");
+    }
+}
+
+/// Writes what the kernel needs of a lane's configuration into its element. The barrier is the policy's.
 fn mirror(lane: &ActiveLane, element: &Lane) {
     let config = &lane.config;
     let rules = &config.rules;
-    element.barrier.store(CLASS_COUNT as u32);
     element.max_queue.store(rules.max_queue);
     element
         .refuse_errno

@@ -76,6 +76,13 @@ impl Names {
         self.assign(&lanes)
     }
 
+    /// Addresses, and what names resolved to before.
+    fn known(&mut self) -> LaneEndpoints {
+        let lanes = self.lanes.borrow_and_update().clone();
+        self.resolver.set_lanes(&lanes);
+        self.assign(&lanes)
+    }
+
     fn assign(&self, lanes: &[LaneConfig]) -> LaneEndpoints {
         let assignment = self.resolver.assign(lanes);
         for contested in &assignment.contested {
@@ -104,7 +111,12 @@ impl Names {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}
-                changed = self.lanes.changed() => if changed.is_err() { return },
+                changed = self.lanes.changed() => {
+                    // What is known already must not wait for a slow resolver.
+                    if changed.is_err() || resolved.send(self.known()).await.is_err() {
+                        return;
+                    }
+                }
             }
             let endpoints = self.look_up().await;
             if resolved.send(endpoints).await.is_err() {

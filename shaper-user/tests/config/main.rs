@@ -1,5 +1,6 @@
 //! What a configuration means, and what is said of one that means nothing.
 
+mod change;
 mod check;
 mod malformed;
 mod never_panics;

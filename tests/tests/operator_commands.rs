@@ -1,0 +1,178 @@
+//! What an operator does to a running controller: `shaper pause`, `resume` and `set`.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
+use shaper_tests::client::{ProbeReport, Running, finish_all, probe};
+use shaper_tests::clock::{Moment, poll_until};
+use shaper_tests::controller::Controller;
+use shaper_tests::gateway::{Answer, Gateway, Latch};
+use shaper_tests::lane_file::LaneFile;
+use shaper_tests::stage::Stage;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs the command, which has to succeed, and returns what it printed.
+fn done(controller: &Controller, command: &str, arguments: &[&str]) -> Result<String> {
+    let finished = controller.command(command, arguments)?;
+    ensure!(
+        finished.exit_code()? == 0,
+        "shaper {command} {arguments:?} failed: {}",
+        finished.stderr
+    );
+    Ok(finished.stdout)
+}
+
+/// Runs the command, which has to be refused with exit code 1, and returns why.
+fn refused(controller: &Controller, command: &str, arguments: &[&str]) -> Result<String> {
+    let finished = controller.command(command, arguments)?;
+    ensure!(
+        finished.exit_code()? == 1,
+        "shaper {command} {arguments:?} was not refused: {}",
+        finished.stdout
+    );
+    Ok(finished.stderr)
+}
+
+fn clients(stage: &Stage, gateway: &Gateway, count: usize) -> Result<Vec<Running<ProbeReport>>> {
+    (0..count)
+        .map(|_| probe(gateway.address(), "client")?.spawn_in(&stage.bulk))
+        .collect()
+}
+
+/// A pause holds everybody, whatever is free; `resume` lets all of them go.
+#[test]
+fn a_pause_holds_everybody_until_it_is_ended() -> Result<()> {
+    const CLIENTS: usize = 3;
+    let stage = Stage::set()?;
+    let gateway = Gateway::answering(Answer::at_once())?;
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", LaneFile::over(gateway.addresses()).limit(5))?
+        .start()?;
+    let said = done(&controller, "pause", &["gateway", "--for", "10m"])?;
+    assert!(said.contains("10m"), "{said}");
+    assert_eq!(controller.lane("gateway")?.diagnosis, "paused");
+
+    let held = clients(&stage, &gateway, CLIENTS)?;
+    controller.wait_for("gateway", 0, CLIENTS)?;
+    assert_eq!(gateway.tally().accepted, 0);
+    done(&controller, "resume", &["gateway"])?;
+    for report in finish_all(held, PATIENCE)? {
+        report.answered()?;
+    }
+    let lane = controller.wait_for("gateway", 0, 0)?;
+    assert_ne!(lane.diagnosis, "paused");
+    Ok(())
+}
+
+/// A pause ends by itself, and not early.
+#[test]
+fn a_pause_ends_by_itself() -> Result<()> {
+    const PAUSE: Duration = Duration::from_secs(2);
+    let stage = Stage::set()?;
+    let gateway = Gateway::answering(Answer::at_once())?;
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", LaneFile::over(gateway.addresses()).limit(5))?
+        .start()?;
+    let before = Moment::now();
+    done(&controller, "pause", &["gateway", "--for", "2s"])?;
+    for report in finish_all(clients(&stage, &gateway, 2)?, PATIENCE)? {
+        let times = report.answered()?;
+        let wait = times.connected.since(before);
+        assert!(wait >= PAUSE, "connected {wait:?} after the pause began");
+    }
+    Ok(())
+}
+
+/// A14: a limit that is set is in force at once, survives the reading of the unchanged file, and ends with the file's
+/// next change.
+#[test]
+fn a_set_limit_holds_until_the_file_changes() -> Result<()> {
+    let stage = Stage::set()?;
+    let release = Latch::shut();
+    let gateway = Gateway::answering(Answer::once_open(&release))?;
+    let lane = |limit| LaneFile::over(gateway.addresses()).limit(limit);
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", lane(1))?
+        .start()?;
+    let held = clients(&stage, &gateway, 6)?;
+    controller.wait_for("gateway", 1, 5)?;
+    done(
+        &controller,
+        "set",
+        &["gateway", "max_inflight=3", "queue_timeout=90s"],
+    )?;
+    assert_eq!(controller.wait_for("gateway", 3, 3)?.limit, 3);
+
+    controller.signal(Signal::SIGHUP)?;
+    let unchanged = poll_until(PATIENCE, || {
+        let metrics = controller.metrics().ok()?;
+        let count = metrics.sum("shaper_config_reloads_total", &[("result", "unchanged")]);
+        (count == 1.0).then_some(())
+    });
+    assert!(unchanged.is_some(), "{}", controller.log());
+    assert_eq!(controller.lane("gateway")?.limit, 3, "after SIGHUP");
+
+    controller.write_lane("gateway", lane(2))?;
+    let lane = controller.wait_until("gateway", |lane| lane.limit == 2)?;
+    assert_eq!(lane.inflight, 3, "held slots are not revoked");
+    release.open();
+    for report in finish_all(held, PATIENCE)? {
+        report.answered()?;
+    }
+    controller.wait_for("gateway", 0, 0)?;
+    Ok(())
+}
+
+/// E9: what cannot be done is refused, with the key or lane at fault and what would be right, and changes nothing.
+#[test]
+fn a_mistake_is_refused_with_what_would_be_right() -> Result<()> {
+    let stage = Stage::set()?;
+    let controller = Controller::builder(&stage)?
+        .lane(
+            "gateway",
+            LaneFile::over(&[([127, 0, 0, 1], 4000).into()]).limit(4),
+        )?
+        .lane(
+            "watched",
+            "endpoints = [\"127.0.0.1:4001\"]\nmax_inflight = 0",
+        )?
+        .start()?;
+    for (command, arguments, words) in [
+        (
+            "set",
+            &["gateway", "max_inflight=many"][..],
+            &["max_inflight", "0 to"][..],
+        ),
+        (
+            "set",
+            &["gateway", "max_inflght=3"],
+            &["max_inflght", "max_inflight"],
+        ),
+        ("set", &["gateway", "endpoints=[]"], &["endpoints", "file"]),
+        (
+            "set",
+            &["nowhere", "max_inflight=3"],
+            &["nowhere", "gateway"],
+        ),
+        (
+            "pause",
+            &["nowhere", "--for", "1s"],
+            &["nowhere", "gateway"],
+        ),
+        (
+            "pause",
+            &["watched", "--for", "1s"],
+            &["watched", "observes"],
+        ),
+        ("resume", &["nowhere"], &["nowhere", "gateway"]),
+    ] {
+        let said = refused(&controller, command, arguments)?;
+        for word in words {
+            assert!(said.contains(word), "{command} {arguments:?}: {said}");
+        }
+    }
+    assert_eq!(controller.lane("gateway")?.limit, 4);
+    Ok(())
+}
