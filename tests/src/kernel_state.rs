@@ -1,7 +1,9 @@
-//! The kernel's own list of programs, to tell that nothing was left behind.
+//! What the kernel itself says, asked through `bpftool`: its list of programs, to tell that nothing was left behind, and
+//! the words that shaper's programs count in.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use shaper_common::{CLASS_COUNT, Lane, SlotWord};
 
 use crate::cgroup::CgroupTree;
 use crate::clock::poll_until;
@@ -92,6 +95,81 @@ pub fn attached_under(cgroup: &Path) -> Result<Vec<String>> {
         .flat_map(|group| group.programs)
         .map(|attached| format!("{} at {}", attached.name, attached.attach_type))
         .collect())
+}
+
+/// A lane's counts in the kernel's own words.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LaneWords {
+    pub slots: u32,
+    pub queued: u32,
+    pub waiting: [u32; CLASS_COUNT],
+    pub class_slots: [u32; CLASS_COUNT],
+    /// Connects that ever reached it.
+    pub connects: u32,
+}
+
+impl LaneWords {
+    /// Of the only lane of the only controller that runs.
+    pub fn of_the_only_lane() -> Result<Self> {
+        let lane: Vec<u8> = dump("LANES")?
+            .into_iter()
+            .next()
+            .context("LANES is empty")?;
+        let number = |offset: usize| {
+            let bytes = lane[offset..][..4].try_into().expect("four bytes");
+            u32::from_ne_bytes(bytes)
+        };
+        let numbers = |offset: usize| {
+            std::array::from_fn::<u32, CLASS_COUNT, _>(|index| number(offset + 4 * index))
+        };
+        let word = lane[offset_of!(Lane, slots)..][..8]
+            .try_into()
+            .expect("eight bytes");
+        Ok(Self {
+            slots: SlotWord::from_bits(u64::from_ne_bytes(word)).slots(),
+            queued: number(offset_of!(Lane, queued)),
+            waiting: numbers(offset_of!(Lane, waiting)),
+            class_slots: numbers(offset_of!(Lane, class_slots)),
+            connects: numbers(offset_of!(Lane, connects)).iter().sum(),
+        })
+    }
+
+    /// Nobody is in flight and nobody waits.
+    pub fn is_quiet(&self) -> bool {
+        let nobody = Self {
+            connects: self.connects,
+            ..Self::default()
+        };
+        *self == nobody
+    }
+}
+
+/// The slots of every account that has some.
+pub fn account_slots() -> Result<Vec<u32>> {
+    let accounts = dump("ACCOUNTS")?;
+    let slots = accounts.iter().map(|account| {
+        let bytes = account[..4].try_into().expect("an account has four bytes");
+        u32::from_ne_bytes(bytes)
+    });
+    Ok(slots.filter(|&slots| slots > 0).collect())
+}
+
+/// The elements of an array map, by index.
+fn dump(map: &str) -> Result<Vec<Vec<u8>>> {
+    #[derive(Deserialize)]
+    struct Element {
+        value: Vec<String>,
+    }
+    let elements: Vec<Element> = bpftool(&["map", "dump", "name", map])?;
+    elements
+        .iter()
+        .map(|element| element.value.iter().map(|byte| hexadecimal(byte)).collect())
+        .collect()
+}
+
+fn hexadecimal(byte: &str) -> Result<u8> {
+    let digits = byte.trim_start_matches("0x");
+    u8::from_str_radix(digits, 16).with_context(|| format!("{byte:?} is no byte"))
 }
 
 fn bpftool<T: DeserializeOwned>(arguments: &[&str]) -> Result<T> {
