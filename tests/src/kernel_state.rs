@@ -3,15 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::fs;
 use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::unistd::Pid;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use shaper_common::{CLASS_COUNT, Lane, SlotWord};
+use shaper_common::{Account, CLASS_COUNT, Lane, SlotWord};
 
 use crate::cgroup::CgroupTree;
 use crate::clock::poll_until;
@@ -109,31 +111,6 @@ pub struct LaneWords {
 }
 
 impl LaneWords {
-    /// Of the only lane of the only controller that runs.
-    pub fn of_the_only_lane() -> Result<Self> {
-        let lane: Vec<u8> = dump("LANES")?
-            .into_iter()
-            .next()
-            .context("LANES is empty")?;
-        let number = |offset: usize| {
-            let bytes = lane[offset..][..4].try_into().expect("four bytes");
-            u32::from_ne_bytes(bytes)
-        };
-        let numbers = |offset: usize| {
-            std::array::from_fn::<u32, CLASS_COUNT, _>(|index| number(offset + 4 * index))
-        };
-        let word = lane[offset_of!(Lane, slots)..][..8]
-            .try_into()
-            .expect("eight bytes");
-        Ok(Self {
-            slots: SlotWord::from_bits(u64::from_ne_bytes(word)).slots(),
-            queued: number(offset_of!(Lane, queued)),
-            waiting: numbers(offset_of!(Lane, waiting)),
-            class_slots: numbers(offset_of!(Lane, class_slots)),
-            connects: numbers(offset_of!(Lane, connects)).iter().sum(),
-        })
-    }
-
     /// Nobody is in flight and nobody waits.
     pub fn is_quiet(&self) -> bool {
         let nobody = Self {
@@ -142,25 +119,110 @@ impl LaneWords {
         };
         *self == nobody
     }
+
+    fn read(lane: &[u8]) -> Self {
+        let number = |offset: usize| u32::from_ne_bytes(field(lane, offset));
+        let numbers = |offset: usize| -> [u32; CLASS_COUNT] {
+            std::array::from_fn(|index| number(offset + size_of::<u32>() * index))
+        };
+        let word = u64::from_ne_bytes(field(lane, offset_of!(Lane, slots)));
+        Self {
+            slots: SlotWord::from_bits(word).slots(),
+            queued: number(offset_of!(Lane, queued)),
+            waiting: numbers(offset_of!(Lane, waiting)),
+            class_slots: numbers(offset_of!(Lane, class_slots)),
+            connects: numbers(offset_of!(Lane, connects)).iter().sum(),
+        }
+    }
 }
 
-/// The slots of every account that has some.
-pub fn account_slots() -> Result<Vec<u32>> {
-    let accounts = dump("ACCOUNTS")?;
-    let slots = accounts.iter().map(|account| {
-        let bytes = account[..4].try_into().expect("an account has four bytes");
-        u32::from_ne_bytes(bytes)
-    });
-    Ok(slots.filter(|&slots| slots > 0).collect())
+fn field<const SIZE: usize>(element: &[u8], offset: usize) -> [u8; SIZE] {
+    let bytes = element.get(offset..offset + SIZE);
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .expect("an element is as long as its type")
+}
+
+/// The maps of one controller.
+#[derive(Debug)]
+pub struct Maps {
+    lanes: u32,
+    accounts: u32,
+}
+
+impl Maps {
+    /// Finds them among what the controller's programs use. It maps some of them and keeps no descriptor then.
+    pub fn of(controller: Pid) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Map {
+            id: u32,
+            #[serde(default)]
+            name: String,
+        }
+        #[derive(Deserialize)]
+        struct User {
+            id: u32,
+            #[serde(default)]
+            map_ids: BTreeSet<u32>,
+        }
+        let open = open_programs(controller)?;
+        let programs: Vec<User> = bpftool(&["prog", "show"])?;
+        let maps: Vec<Map> = bpftool(&["map", "show"])?;
+        let used: BTreeSet<u32> = programs
+            .into_iter()
+            .filter(|program| open.contains(&program.id))
+            .flat_map(|program| program.map_ids)
+            .collect();
+        let named = |name: &str| {
+            maps.iter()
+                .find(|map| map.name == name && used.contains(&map.id))
+                .map(|map| map.id)
+                .with_context(|| format!("process {controller} has no map {name}"))
+        };
+        Ok(Self {
+            lanes: named("LANES")?,
+            accounts: named("ACCOUNTS")?,
+        })
+    }
+
+    /// The counts of the lane that was configured first.
+    pub fn first_lane(&self) -> Result<LaneWords> {
+        let lanes = dump(self.lanes)?;
+        let lane = lanes.first().context("there are no lanes")?;
+        Ok(LaneWords::read(lane))
+    }
+
+    /// The slots of every account that has some.
+    pub fn account_slots(&self) -> Result<Vec<u32>> {
+        let accounts = dump(self.accounts)?;
+        let slots = accounts
+            .iter()
+            .map(|account| u32::from_ne_bytes(field(account, offset_of!(Account, slots))));
+        Ok(slots.filter(|&slots| slots > 0).collect())
+    }
+}
+
+fn open_programs(process: Pid) -> Result<BTreeSet<u32>> {
+    let directory = format!("/proc/{process}/fdinfo");
+    let files = fs::read_dir(&directory).with_context(|| format!("cannot read {directory}"))?;
+    // A file may have been closed since.
+    let told = files
+        .flatten()
+        .filter_map(|file| fs::read_to_string(file.path()).ok());
+    let id = |text: String| {
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())
+    };
+    Ok(told.filter_map(id).collect())
 }
 
 /// The elements of an array map, by index.
-fn dump(map: &str) -> Result<Vec<Vec<u8>>> {
+fn dump(map: u32) -> Result<Vec<Vec<u8>>> {
     #[derive(Deserialize)]
     struct Element {
         value: Vec<String>,
     }
-    let elements: Vec<Element> = bpftool(&["map", "dump", "name", map])?;
+    let elements: Vec<Element> = bpftool(&["map", "dump", "id", &map.to_string()])?;
     elements
         .iter()
         .map(|element| element.value.iter().map(|byte| hexadecimal(byte)).collect())
