@@ -102,15 +102,19 @@ impl Lanes {
             .get(u32::from(id.0))
             .ok_or(LaneError::TooMany)?;
         let lane = match self.active.remove(&id) {
+            // The barrier stays, too: the policy tells when it changes.
             Some(lane) => ActiveLane { config, ..lane },
-            None => ActiveLane {
-                metrics: metrics.lane(&config.name),
-                config,
-                endpoints: HashSet::new(),
-                http2_told: false,
-                bytes_told: [element.tx_bytes.load(), element.rx_bytes.load()],
-                refusals_told: element.refused.each_ref().map(SharedU32::load),
-            },
+            None => {
+                element.barrier.store(CLASS_COUNT as u32);
+                ActiveLane {
+                    metrics: metrics.lane(&config.name),
+                    config,
+                    endpoints: HashSet::new(),
+                    http2_told: false,
+                    bytes_told: [element.tx_bytes.load(), element.rx_bytes.load()],
+                    refusals_told: element.refused.each_ref().map(SharedU32::load),
+                }
+            }
         };
         mirror(&lane, element);
         self.active.insert(id, lane);
@@ -200,7 +204,6 @@ impl Lanes {
 fn mirror(lane: &ActiveLane, element: &Lane) {
     let config = &lane.config;
     let rules = &config.rules;
-    element.barrier.store(CLASS_COUNT as u32);
     element.max_queue.store(rules.max_queue);
     element
         .refuse_errno
