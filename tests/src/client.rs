@@ -80,6 +80,11 @@ impl<R: Report> Running<R> {
         Ok(self.process.ended()?.is_none())
     }
 
+    /// What the client has said until now.
+    pub fn said(&self) -> String {
+        self.process.said()
+    }
+
     /// SIGKILL.
     pub fn kill9(self) -> Result<()> {
         self.process.kill9()

@@ -1,6 +1,7 @@
 //! The real binary under test: started on a configuration of its own, asked through its outer interfaces,
 //! and stopped or killed.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +18,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::cgroup::cgroup2_mounts;
+use crate::cgroup::{Cgroup, cgroup2_mounts};
 use crate::clock::poll_until;
 use crate::metrics::Metrics;
 use crate::process::{Finished, Process};
@@ -42,6 +43,8 @@ pub struct ControllerBuilder {
     setup: Setup,
     command: Command,
     http: SocketAddr,
+    settings: String,
+    classes: BTreeMap<&'static str, Vec<String>>,
 }
 
 /// The files and names of one controller instance. Shared with a second controller of the same instance.
@@ -99,15 +102,13 @@ impl Controller {
             command: setup.command(&tools::shaper()?, http),
             setup,
             http,
+            settings: String::new(),
+            classes: BTreeMap::new(),
         };
-        let class =
-            |name: &str, cgroup: &str| format!("[classes.{name}]\ncgroups = [\"{cgroup}\"]\n");
-        builder.settings(&format!(
-            "{}{}{}",
-            class("interactive", stage.interactive.relative()),
-            class("default", stage.default.relative()),
-            class("bulk", stage.bulk.relative()),
-        ))
+        builder
+            .class("interactive", &stage.interactive)?
+            .class("default", &stage.default)?
+            .class("bulk", &stage.bulk)
     }
 
     pub fn pid(&self) -> Pid {
@@ -254,11 +255,25 @@ impl ControllerBuilder {
     }
 
     /// More of `shaper.toml`, put before what is there: bare keys go to the top of a TOML file.
-    pub fn settings(self, toml: &str) -> Result<Self> {
+    pub fn settings(mut self, toml: &str) -> Result<Self> {
+        self.settings = format!("{toml}\n{}", self.settings);
+        self.write_settings()
+    }
+
+    /// One more cgroup that stands for a class.
+    pub fn class(mut self, class: &'static str, cgroup: &Cgroup) -> Result<Self> {
+        let cgroups = self.classes.entry(class).or_default();
+        cgroups.push(cgroup.relative().to_owned());
+        self.write_settings()
+    }
+
+    fn write_settings(self) -> Result<Self> {
         let path = self.setup.config.join("shaper.toml");
-        let present = fs::read_to_string(&path).unwrap_or_default();
-        fs::write(&path, format!("{toml}\n{present}"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let mut text = self.settings.clone();
+        for (class, cgroups) in &self.classes {
+            text += &format!("[classes.{class}]\ncgroups = {cgroups:?}\n");
+        }
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(self)
     }
 

@@ -1,14 +1,19 @@
-//! The kernel's own list of programs, to tell that nothing was left behind.
+//! What the kernel itself says, asked through `bpftool`: its list of programs, to tell that nothing was left behind, and
+//! the words that shaper's programs count in.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::fs;
+use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::unistd::Pid;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use shaper_common::{Account, CLASS_COUNT, Lane, SlotWord};
 
 use crate::cgroup::CgroupTree;
 use crate::clock::poll_until;
@@ -92,6 +97,141 @@ pub fn attached_under(cgroup: &Path) -> Result<Vec<String>> {
         .flat_map(|group| group.programs)
         .map(|attached| format!("{} at {}", attached.name, attached.attach_type))
         .collect())
+}
+
+/// A lane's counts in the kernel's own words.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LaneWords {
+    pub slots: u32,
+    pub queued: u32,
+    pub waiting: [u32; CLASS_COUNT],
+    pub class_slots: [u32; CLASS_COUNT],
+    /// Connects that ever reached it.
+    pub connects: u32,
+}
+
+impl LaneWords {
+    /// Nobody is in flight and nobody waits.
+    pub fn is_quiet(&self) -> bool {
+        let nobody = Self {
+            connects: self.connects,
+            ..Self::default()
+        };
+        *self == nobody
+    }
+
+    fn read(lane: &[u8]) -> Self {
+        let number = |offset: usize| u32::from_ne_bytes(field(lane, offset));
+        let numbers = |offset: usize| -> [u32; CLASS_COUNT] {
+            std::array::from_fn(|index| number(offset + size_of::<u32>() * index))
+        };
+        let word = u64::from_ne_bytes(field(lane, offset_of!(Lane, slots)));
+        Self {
+            slots: SlotWord::from_bits(word).slots(),
+            queued: number(offset_of!(Lane, queued)),
+            waiting: numbers(offset_of!(Lane, waiting)),
+            class_slots: numbers(offset_of!(Lane, class_slots)),
+            connects: numbers(offset_of!(Lane, connects)).iter().sum(),
+        }
+    }
+}
+
+fn field<const SIZE: usize>(element: &[u8], offset: usize) -> [u8; SIZE] {
+    let bytes = element.get(offset..offset + SIZE);
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .expect("an element is as long as its type")
+}
+
+/// The maps of one controller.
+#[derive(Debug)]
+pub struct Maps {
+    lanes: u32,
+    accounts: u32,
+}
+
+impl Maps {
+    /// Finds them among what the controller's programs use. It maps some of them and keeps no descriptor then.
+    pub fn of(controller: Pid) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Map {
+            id: u32,
+            #[serde(default)]
+            name: String,
+        }
+        #[derive(Deserialize)]
+        struct User {
+            id: u32,
+            #[serde(default)]
+            map_ids: BTreeSet<u32>,
+        }
+        let open = open_programs(controller)?;
+        let programs: Vec<User> = bpftool(&["prog", "show"])?;
+        let maps: Vec<Map> = bpftool(&["map", "show"])?;
+        let used: BTreeSet<u32> = programs
+            .into_iter()
+            .filter(|program| open.contains(&program.id))
+            .flat_map(|program| program.map_ids)
+            .collect();
+        let named = |name: &str| {
+            maps.iter()
+                .find(|map| map.name == name && used.contains(&map.id))
+                .map(|map| map.id)
+                .with_context(|| format!("process {controller} has no map {name}"))
+        };
+        Ok(Self {
+            lanes: named("LANES")?,
+            accounts: named("ACCOUNTS")?,
+        })
+    }
+
+    /// The counts of the lane that was configured first.
+    pub fn first_lane(&self) -> Result<LaneWords> {
+        let lanes = dump(self.lanes)?;
+        let lane = lanes.first().context("there are no lanes")?;
+        Ok(LaneWords::read(lane))
+    }
+
+    /// The slots of every account that has some.
+    pub fn account_slots(&self) -> Result<Vec<u32>> {
+        let accounts = dump(self.accounts)?;
+        let slots = accounts
+            .iter()
+            .map(|account| u32::from_ne_bytes(field(account, offset_of!(Account, slots))));
+        Ok(slots.filter(|&slots| slots > 0).collect())
+    }
+}
+
+fn open_programs(process: Pid) -> Result<BTreeSet<u32>> {
+    let directory = format!("/proc/{process}/fdinfo");
+    let files = fs::read_dir(&directory).with_context(|| format!("cannot read {directory}"))?;
+    // A file may have been closed since.
+    let told = files
+        .flatten()
+        .filter_map(|file| fs::read_to_string(file.path()).ok());
+    let id = |text: String| {
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())
+    };
+    Ok(told.filter_map(id).collect())
+}
+
+/// The elements of an array map, by index.
+fn dump(map: u32) -> Result<Vec<Vec<u8>>> {
+    #[derive(Deserialize)]
+    struct Element {
+        value: Vec<String>,
+    }
+    let elements: Vec<Element> = bpftool(&["map", "dump", "id", &map.to_string()])?;
+    elements
+        .iter()
+        .map(|element| element.value.iter().map(|byte| hexadecimal(byte)).collect())
+        .collect()
+}
+
+fn hexadecimal(byte: &str) -> Result<u8> {
+    let digits = byte.trim_start_matches("0x");
+    u8::from_str_radix(digits, 16).with_context(|| format!("{byte:?} is no byte"))
 }
 
 fn bpftool<T: DeserializeOwned>(arguments: &[&str]) -> Result<T> {

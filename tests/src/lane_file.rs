@@ -41,6 +41,15 @@ impl LaneFile {
         Self { max_queue, ..self }
     }
 
+    /// `queue_timeout`.
+    #[must_use]
+    pub fn timeout(self, queue_timeout: Duration) -> Self {
+        Self {
+            queue_timeout,
+            ..self
+        }
+    }
+
     /// One more line, or several. Tables go last.
     #[must_use]
     pub fn line(mut self, line: &str) -> Self {
@@ -57,11 +66,11 @@ impl LaneFile {
             .map(|endpoint| format!("\"{endpoint}\""))
             .collect();
         format!(
-            "endpoints = [{}]\nmax_inflight = {}\nmax_queue = {}\nqueue_timeout = \"{}s\"\n{}",
+            "endpoints = [{}]\nmax_inflight = {}\nmax_queue = {}\nqueue_timeout = \"{}ms\"\n{}",
             endpoints.join(", "),
             self.max_inflight,
             self.max_queue,
-            self.queue_timeout.as_secs(),
+            self.queue_timeout.as_millis(),
             self.more
         )
     }

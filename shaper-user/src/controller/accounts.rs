@@ -22,6 +22,8 @@ pub struct Accounts {
     root: CgroupRoot,
     names: HashMap<AccountId, String>,
     elements: HashMap<(LaneId, AccountId), u32>,
+    /// Those of `elements` that the kernel does not find any more.
+    retired: HashSet<(LaneId, AccountId)>,
     free: Vec<u32>,
 }
 
@@ -32,6 +34,7 @@ impl Accounts {
             root,
             names: HashMap::new(),
             elements: HashMap::new(),
+            retired: HashSet::new(),
             free,
         }
     }
@@ -90,13 +93,9 @@ impl Accounts {
         {
             record.account.store(index + 1);
         }
+        self.retired.remove(&(lane, account));
         // The kernel takes slots on the account by itself from here on; before, it held each connect for us.
-        let key = AccountKey {
-            cgroup: account.0,
-            lane: u32::from(lane.0),
-            reserved: 0,
-        };
-        if let Err(error) = tables.add_account(key, index) {
+        if let Err(error) = tables.add_account(key(lane, account), index) {
             warn!(account = self.name(account), %error, "every connect of the account waits for the controller");
         }
     }
@@ -115,31 +114,31 @@ impl Accounts {
     }
 
     /// Forgets accounts that have no connection in a lane any more: `used` has those that do.
+    ///
+    /// In two steps: a connect that found an element just before it was taken away may still take a slot on it, and the
+    /// element must not be another account's by then. By the next call, seconds later, that connect is in `used`.
     pub fn retain(&mut self, used: &HashSet<(LaneId, AccountId)>, tables: &mut Tables) {
-        let gone: Vec<_> = self
-            .elements
-            .keys()
-            .filter(|key| !used.contains(key))
-            .copied()
-            .collect();
-        for (lane, account) in gone {
-            // A connect between our look and this finds no entry and waits for a new one.
-            let key = AccountKey {
-                cgroup: account.0,
-                lane: u32::from(lane.0),
-                reserved: 0,
-            };
-            let removed = tables.remove_account(key).is_ok();
-            let index = self.elements.get(&(lane, account)).copied();
-            let idle = index
-                .and_then(|index| tables.accounts.get(index))
-                .is_some_and(|e| e.slots.load() == 0);
-            if let Some(index) = index.filter(|_| removed && idle) {
-                self.elements.remove(&(lane, account));
+        self.retired.retain(|of| !used.contains(of));
+        let unused = self.elements.keys().filter(|of| !used.contains(of));
+        for of in unused.copied().collect::<Vec<_>>() {
+            let (lane, account) = of;
+            if self.retired.insert(of) {
+                // Absent already: nothing to do. A connect from now on finds nothing and waits for `settle`.
+                let _ = tables.remove_account(key(lane, account));
+            } else if let Some(index) = self.elements.remove(&of) {
+                self.retired.remove(&of);
                 self.free.push(index);
             }
         }
         let names: HashSet<_> = used.iter().map(|(_, account)| *account).collect();
         self.names.retain(|account, _| names.contains(account));
+    }
+}
+
+fn key(lane: LaneId, account: AccountId) -> AccountKey {
+    AccountKey {
+        cgroup: account.0,
+        lane: u32::from(lane.0),
+        reserved: 0,
     }
 }

@@ -108,6 +108,7 @@ impl Lanes {
             .get(u32::from(id.0))
             .ok_or(LaneError::TooMany)?;
         let lane = match self.active.remove(&id) {
+            // The barrier stays, too: the policy tells when it changes.
             Some(lane) => ActiveLane { config, ..lane },
             None => {
                 element.barrier.store(CLASS_COUNT as u32);

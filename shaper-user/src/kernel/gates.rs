@@ -3,7 +3,9 @@
 //! Counterpart of `record.rs` and `slot.rs` in the kernel object. Every change of a gate is a compare-and-swap; who wins
 //! it settles the counts, so each is settled once, whichever side was faster.
 
-use shaper_common::{Class, Conn, ConnId, Gate, GateWord, Lane, LaneMode, SlotWord};
+use shaper_common::{
+    Account, Class, Conn, ConnId, Gate, GateWord, Lane, LaneMode, SharedU32, SlotWord,
+};
 
 use super::{tables::Tables, view::ConnView};
 use crate::policy::Ns;
@@ -30,7 +32,8 @@ impl Tables {
             .ok_or(NotAdmitted::Gone)?;
         let conn = self.conns.get(id.index).ok_or(NotAdmitted::Gone)?;
         let lane = self.lanes.get(view.record.lane).ok_or(NotAdmitted::Gone)?;
-        self.take(lane, conn, view.class(), floor)?;
+        let share = self.share(lane, &view);
+        share.take(floor)?;
         conn.admitted_ns.store(now.0);
         match change_gate(conn, id, Gate::waits, Gate::Open) {
             Some(from) => {
@@ -38,65 +41,9 @@ impl Tables {
                 Ok(from)
             }
             None => {
-                self.give_back(lane, conn, view.class());
+                share.give_back();
                 Err(NotAdmitted::Gone)
             }
-        }
-    }
-
-    /// Takes a slot: the class cap, the account cap and the lane's word, together or not at all.
-    fn take(&self, lane: &Lane, conn: &Conn, class: Class, floor: u32) -> Result<(), NotAdmitted> {
-        let observes = lane.mode.load() != LaneMode::Enforce as u32;
-        let (class_cap, account_cap) = if observes {
-            (u32::MAX, Some(u32::MAX))
-        } else {
-            (
-                lane.class_cap[class.index()].load(),
-                self.account(conn).map(|account| account.cap.load()),
-            )
-        };
-        let below = |cap: u32| move |used: u32| (used < cap).then(|| used + 1);
-        if lane.class_slots[class.index()]
-            .update(below(class_cap))
-            .is_err()
-        {
-            return Err(NotAdmitted::NoRoom);
-        }
-        if let (Some(account), Some(cap)) = (self.account(conn), account_cap)
-            && account.slots.update(below(cap)).is_err()
-        {
-            lane.class_slots[class.index()].sub(1);
-            return Err(NotAdmitted::NoRoom);
-        }
-        let taken = change_slots(lane, |word| {
-            if observes {
-                return Some(word.force());
-            }
-            let others = lane.class_slots[Class::Default.index()].load()
-                + lane.class_slots[Class::Bulk.index()].load();
-            // Our own is among them already.
-            let unreserved = word.budget().saturating_sub(lane.reserve.load());
-            if class != Class::Interactive && others > unreserved {
-                return None;
-            }
-            word.admit(floor)
-        });
-        if taken.is_none() {
-            lane.class_slots[class.index()].sub(1);
-            if let Some(account) = self.account(conn) {
-                account.slots.sub(1);
-            }
-            return Err(NotAdmitted::NoRoom);
-        }
-        Ok(())
-    }
-
-    /// Gives a slot back. It becomes no credit here: the policy decides about it.
-    fn give_back(&self, lane: &Lane, conn: &Conn, class: Class) {
-        change_slots(lane, |word| Some(word.release(false)));
-        lane.class_slots[class.index()].sub(1);
-        if let Some(account) = self.account(conn) {
-            account.slots.sub(1);
         }
     }
 
@@ -125,7 +72,7 @@ impl Tables {
                 .compare_exchange(view.word.bits(), parked.bits())
                 .is_ok();
         if changed {
-            self.give_back(lane, conn, view.class());
+            self.share(lane, view).give_back();
         }
         changed
     }
@@ -153,7 +100,7 @@ impl Tables {
         let Ok((_, after)) = ended else {
             return false;
         };
-        self.give_back(lane, conn, view.class());
+        self.share(lane, &view).give_back();
         if GateWord::from_bits(after).gate() == Gate::Free {
             lane.tx_bytes.add(view.record.tx_bytes);
             lane.rx_bytes.add(view.record.rx_bytes);
@@ -192,8 +139,77 @@ impl Tables {
         Some(from)
     }
 
-    fn account(&self, conn: &Conn) -> Option<&shaper_common::Account> {
-        self.accounts.get(conn.account.load().checked_sub(1)?)
+    /// What the connection of this view counts on. By the view and not by the record, which the kernel may have given to
+    /// another connection meanwhile: what is taken must be given back in the same place.
+    fn share<'a>(&'a self, lane: &'a Lane, view: &ConnView) -> Share<'a> {
+        let account = view.record.account.load().checked_sub(1);
+        Share {
+            lane,
+            class: view.class(),
+            account: account.and_then(|index| self.accounts.get(index)),
+        }
+    }
+}
+
+/// The counts that one slot is part of: the lane's word, its class, its account.
+struct Share<'a> {
+    lane: &'a Lane,
+    class: Class,
+    account: Option<&'a Account>,
+}
+
+impl Share<'_> {
+    /// Takes a slot: the class cap, the account cap and the lane's word, together or not at all.
+    fn take(&self, floor: u32) -> Result<(), NotAdmitted> {
+        let Self { lane, class, .. } = *self;
+        let observes = lane.mode.load() != LaneMode::Enforce as u32;
+        let unless_observing = |cap: &SharedU32| if observes { u32::MAX } else { cap.load() };
+        let below = |cap: u32| move |used: u32| (used < cap).then(|| used + 1);
+        let class_slots = &lane.class_slots[class.index()];
+        let class_cap = unless_observing(&lane.class_cap[class.index()]);
+        if class_slots.update(below(class_cap)).is_err() {
+            return Err(NotAdmitted::NoRoom);
+        }
+        if let Some(account) = self.account
+            && account
+                .slots
+                .update(below(unless_observing(&account.cap)))
+                .is_err()
+        {
+            class_slots.sub(1);
+            return Err(NotAdmitted::NoRoom);
+        }
+        let taken = change_slots(lane, |word| {
+            if observes {
+                return Some(word.force());
+            }
+            let others = lane.class_slots[Class::Default.index()].load()
+                + lane.class_slots[Class::Bulk.index()].load();
+            // Our own is among them already.
+            let unreserved = word.budget().saturating_sub(lane.reserve.load());
+            if class != Class::Interactive && others > unreserved {
+                return None;
+            }
+            word.admit(floor)
+        });
+        if taken.is_none() {
+            self.give_back_caps();
+            return Err(NotAdmitted::NoRoom);
+        }
+        Ok(())
+    }
+
+    /// Gives a slot back. It becomes no credit here: the policy decides about it.
+    fn give_back(&self) {
+        change_slots(self.lane, |word| Some(word.release(false)));
+        self.give_back_caps();
+    }
+
+    fn give_back_caps(&self) {
+        self.lane.class_slots[self.class.index()].sub(1);
+        if let Some(account) = self.account {
+            account.slots.sub(1);
+        }
     }
 }
 

@@ -30,6 +30,8 @@ pub struct RequestRecord {
     pub last_byte: Option<Moment>,
     /// When the last piece of the answer was handed to the socket.
     pub answered: Option<Moment>,
+    /// When it was no longer in service: answered, or found to be aborted.
+    pub ended: Option<Moment>,
     pub body_bytes: usize,
     pub outcome: Outcome,
 }
@@ -59,6 +61,28 @@ impl Tally {
         self.requests
             .iter()
             .filter_map(|record| record.request.label.as_deref())
+            .collect()
+    }
+
+    /// The most requests of a kind that were in service at one time.
+    pub fn peak_of(&self, kind: impl Fn(&Request) -> bool) -> usize {
+        let of_kind = || self.requests.iter().filter(|record| kind(&record.request));
+        let in_service_at = |at: Moment| {
+            of_kind()
+                .filter(|other| other.first_byte <= at && other.ended.is_none_or(|end| at < end))
+                .count()
+        };
+        of_kind()
+            .map(|record| in_service_at(record.first_byte))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// When the first byte of each request arrived, in order.
+    pub fn arrivals(&self) -> Vec<Moment> {
+        self.requests
+            .iter()
+            .map(|record| record.first_byte)
             .collect()
     }
 
@@ -94,6 +118,7 @@ impl Meter {
             first_byte: Moment::now(),
             last_byte: None,
             answered: None,
+            ended: None,
             body_bytes: 0,
             outcome: Outcome::InService,
         });
@@ -149,6 +174,7 @@ impl Drop for InService {
         let mut tally = self.meter.lock();
         tally.in_service -= 1;
         let record = &mut tally.requests[self.index];
+        record.ended = Some(Moment::now());
         if record.outcome == Outcome::InService {
             record.outcome = Outcome::Aborted;
         }
