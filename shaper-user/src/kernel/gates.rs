@@ -119,7 +119,7 @@ impl Tables {
             .compare_exchange(view.word.bits(), free.bits())
             .ok()?;
         if view.gate().holds_slot() {
-            self.give_back(lane, conn, view.class());
+            self.share(lane, view).give_back();
         } else if view.gate().waits() {
             leave_queue(lane, view.class());
         }
