@@ -69,7 +69,8 @@ pub struct HeldHeader {
     /// Length of `header` in bytes; 0: nothing was dropped yet.
     pub len: u32,
     pub header: [u8; HEADER_CAPACITY],
-    pub reserved: u32,
+    /// Sequence number up to which the peer had acknowledged; 0: not known.
+    pub acknowledged: u32,
 }
 
 const _: () = assert!(size_of::<HeldHeader>() == 80);
@@ -148,8 +149,11 @@ pub struct Conn {
     pub protocol: SharedU32,
     /// End of the payload that has come from the gateway. Meaningless while `rx_bytes` is 0.
     pub rx_seq: u32,
+    /// What had come from the gateway when the present request began: what ends there or before is no part of its answer.
+    pub answer_from: u32,
+    pub reserved: u32,
     pub held: HeldHeader,
 }
 
-const _: () = assert!(size_of::<Conn>() == 320);
+const _: () = assert!(size_of::<Conn>() == 328);
 const _: () = assert!(core::mem::offset_of!(Conn, held) % 8 == 0);

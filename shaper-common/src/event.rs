@@ -16,7 +16,7 @@ pub enum EventKind {
     Established = 4,
     /// A slot came back; `arg` is 1 if the kernel refunded the credit.
     Released = 5,
-    /// A waiter went away, slot never taken; `arg` is 1 if its socket still holds a request back and must be ended.
+    /// A waiter went away, slot never taken.
     Gone = 6,
     /// The record is free again; `arg` is 1 if the handshake had been completed, 0 if not, 2 if it never had a slot.
     Closed = 7,
@@ -32,6 +32,8 @@ pub enum EventKind {
     Abandoned = 12,
     /// A [`Glimpse`] follows in the same record.
     Glimpse = 13,
+    /// The program has closed a socket that holds a request back: TCP would keep it alive for that, so it must be ended.
+    Stuck = 14,
 }
 
 impl EventKind {
@@ -50,6 +52,7 @@ impl EventKind {
             11 => Self::Overrun,
             12 => Self::Abandoned,
             13 => Self::Glimpse,
+            14 => Self::Stuck,
             _ => return None,
         })
     }

@@ -31,6 +31,8 @@ pub struct Segment {
     pub tcp_offset: u32,
     /// Length of the TCP header with its options, 20 to 60.
     pub tcp_header_len: u32,
+    /// Sequence number of the first payload byte, or of a SYN (RFC 9293, 3.4).
+    pub sequence: u32,
     /// Payload bytes. For a GSO packet that of all its segments together.
     pub payload_len: u32,
     flags: u8,
@@ -68,6 +70,12 @@ impl Segment {
         };
         let tcp_header_len = u32::from(byte(tcp_offset + 12).ok_or(malformed)? >> 4) * 4;
         let flags = byte(tcp_offset + 13).ok_or(malformed)?;
+        let sequence = u32::from_be_bytes([
+            byte(tcp_offset + 4).ok_or(malformed)?,
+            byte(tcp_offset + 5).ok_or(malformed)?,
+            byte(tcp_offset + 6).ok_or(malformed)?,
+            byte(tcp_offset + 7).ok_or(malformed)?,
+        ]);
         let headers = tcp_offset + tcp_header_len;
         if tcp_header_len < TCP_MIN_HEADER || headers > len {
             return Err(malformed);
@@ -76,6 +84,7 @@ impl Segment {
             family,
             tcp_offset,
             tcp_header_len,
+            sequence,
             payload_len: len - headers,
             flags,
         })

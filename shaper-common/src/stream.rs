@@ -70,7 +70,7 @@ const TICKET_MAX: u32 = 512;
 const MAX_TICKETS: u32 = 4;
 
 /// Bytes at the start of a payload that [`ServerBytes::of`] looks at.
-pub const START: usize = 10;
+pub const START: usize = 12;
 
 /// Payload that is nothing but `HTTP/1.1 100 Continue\r\n\r\n` (25 bytes) in one record: ChaCha20-Poly1305 under TLS
 /// 1.2, TLS 1.3, AES-GCM under TLS 1.2. See [`SEALED`].
@@ -114,8 +114,9 @@ impl ServerBytes {
             }
             return Self::Answer;
         }
-        // "HTTP/1.1 1": an interim response's status line.
-        let interim = start[0] == b'H' && start[5] == b'1' && start[8] == b' ' && start[9] == b'1';
+        // "HTTP/1.1 1xx" is an interim response's status line, but for 101, after which it is no HTTP any more.
+        let hundreds = start[0] == b'H' && start[5] == b'1' && start[8] == b' ' && start[9] == b'1';
+        let interim = hundreds && !(start[10] == b'0' && start[11] == b'1');
         if interim { Self::Interim } else { Self::Answer }
     }
 }
@@ -281,6 +282,10 @@ mod tests {
             ServerBytes::Interim
         );
         assert_eq!(server(&record(23, 700)), ServerBytes::Answer);
+        assert_eq!(
+            server(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+            ServerBytes::Answer
+        );
         // TLS 1.2: the server's Finished, when the client did not wait for it.
         assert_eq!(
             server(&[record(20, 1), record(22, 40)].concat()),

@@ -145,6 +145,7 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     conn.tickets_until_ns = 0;
     conn.unsure_ns = 0;
     conn.rx_seq = 0;
+    conn.answer_from = 0;
     conn.held.len = 0;
 
     lane.connects[standing.class.index()].add(1);

@@ -56,13 +56,14 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
         return if segment.is_syn() { held_syn(ctx, &governed, &segment) } else { PASS };
     }
     // Without payload: acknowledgements, FIN, RST, keep-alive and window probes.
-    if segment.payload_len == 0 || segment.is_syn() {
+    if segment.payload_len == 0 {
         return PASS;
     }
-    let Some(start) = packet::sequence(ctx, &segment) else {
-        count(Counter::Malformed);
-        return PASS;
-    };
+    if segment.is_syn() {
+        // TCP Fast Open carries a request. TCP sends the SYN without it when this one gets no answer.
+        return if gate == Gate::Open { PASS } else { DROP };
+    }
+    let start = segment.sequence;
     let end = start.wrapping_add(segment.payload_len);
     // What has passed once passes again: TCP repeats it.
     if governed.conn().tx_bytes != 0 && !seq_after(end, governed.conn().passed_seq) {
@@ -72,12 +73,23 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
     if gate == Gate::Open { open(ctx, &governed, &outgoing) } else { gated(ctx, &governed, &outgoing) }
 }
 
+/// The controller is gone: the connection is governed no more. For good, so that a controller that comes back does not
+/// hold the rest of a request whose beginning has passed.
+#[inline(always)]
+fn pass_ungoverned(governed: &Governed) -> i32 {
+    count(Counter::ControllerLost);
+    record::force(governed.conn(), governed.id, |word| {
+        let held = word.gate().waits() || word.gate() == Gate::Parked;
+        if held { Some(word.with_gate(Gate::Released)) } else { None }
+    });
+    PASS
+}
+
 /// A SYN whose connect is held.
 #[inline(always)]
 fn held_syn(ctx: &SkBuffContext, governed: &Governed, segment: &Segment) -> i32 {
     if !controller_present() {
-        count(Counter::ControllerLost);
-        return PASS;
+        return pass_ungoverned(governed);
     }
     // SAFETY: points into the array map; the egress program of one socket runs under its lock, so nobody else writes
     // these fields.
@@ -107,6 +119,7 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     if pass_handshake(ctx, conn, governed, outgoing) {
         return PASS;
     }
+    note_preface(ctx, conn, outgoing);
     // What would pass a closed gate makes no request: window updates, pings, the end of a handshake.
     let short = slot::lane(conn.lane).is_some_and(|lane| outgoing.segment.payload_len <= lane.wake_bytes.load());
     if short {
@@ -142,14 +155,14 @@ fn gated(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
         return DROP;
     }
     if !controller_present() {
-        count(Counter::ControllerLost);
-        return PASS;
+        return pass_ungoverned(governed);
     }
     // SAFETY: points into the array map; as above.
     let conn = unsafe { &mut *governed.conn };
     if pass_handshake(ctx, conn, governed, outgoing) {
         return PASS;
     }
+    note_preface(ctx, conn, outgoing);
     if is_wake(conn, outgoing.segment.payload_len) {
         note_passed(conn, outgoing);
         return PASS;
@@ -255,11 +268,21 @@ fn begin_request(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
     conn.end_hint_ns = 0;
     conn.response_end.store(0);
     conn.head_request = u32::from(start == *b"HEAD ");
-    if conn.protocol.load() == Protocol::Unknown as u32 && !is_tls(&start) {
+    conn.answer_from = if conn.rx_bytes == 0 { packet::received(ctx) } else { conn.rx_seq };
+    note_passed(conn, outgoing);
+}
+
+/// Learns from a connection's first payload in the clear whether it speaks HTTP/2 (RFC 9113, 3.4).
+#[inline(always)]
+fn note_preface(ctx: &SkBuffContext, conn: &Conn, outgoing: &Outgoing) {
+    if conn.tx_bytes != 0 {
+        return;
+    }
+    let start = packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default();
+    if !is_tls(&start) {
         let protocol = if start == *b"PRI *" { Protocol::Http2 } else { Protocol::Serial };
         conn.protocol.store(protocol as u32);
     }
-    note_passed(conn, outgoing);
 }
 
 /// Whether session tickets may come before the answer to the first request: nothing has come from the gateway since the
@@ -301,6 +324,7 @@ fn keep_header(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment) {
     if read == 0 {
         conn.held.len = len;
         conn.held.ns = now_ns();
+        conn.held.acknowledged = packet::acknowledged(ctx);
     }
     conn.held.version.add(1);
 }

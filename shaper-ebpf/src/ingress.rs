@@ -21,17 +21,20 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
     if let Some(governed) = packet::governed(ctx)
         && let Ok(segment) = packet::segment(ctx)
         && segment.payload_len > 0
-        && let Some(start) = packet::sequence(ctx, &segment)
     {
+        let start = segment.sequence;
         // SAFETY: points into the array map. Two CPUs can receive for one socket only while its route changes; the
         // worst that could come of it is a wrong guess about the end of a response, which an overrun mends.
         let conn = unsafe { &mut *governed.conn };
+        let end = start.wrapping_add(segment.payload_len);
+        // This program runs before TCP looks at sequence numbers (`tcp_v4_rcv`: `tcp_filter`). What the gateway sends
+        // again, because an acknowledgement was lost or held back here, says nothing new.
+        if conn.rx_bytes != 0 && !seq_after(end, conn.rx_seq) {
+            return PASS;
+        }
         let now = now_ns();
         conn.rx_ns = now;
-        let end = start.wrapping_add(segment.payload_len);
-        if conn.rx_bytes == 0 || seq_after(end, conn.rx_seq) {
-            conn.rx_seq = end;
-        }
+        conn.rx_seq = end;
         conn.rx_bytes += u64::from(segment.payload_len);
         match governed.word.gate() {
             Gate::Open => response(ctx, conn, &governed, &segment, start, now),
@@ -64,7 +67,7 @@ fn response(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: 
     }
     let end = start.wrapping_add(segment.payload_len);
     let known = conn.response_end.load();
-    if known & END_KNOWN != 0 {
+    if known & END_KNOWN != 0 && seq_after(known as u32, conn.answer_from) {
         if !seq_after(known as u32, end) {
             park(conn, governed, word);
         }
@@ -94,7 +97,11 @@ fn is_answer(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment, now: u64) 
             false
         }
         ServerBytes::Ticket => true,
-        ServerBytes::Interim => false,
+        ServerBytes::Interim => {
+            // A short final answer may have come in the same segment.
+            conn.unsure_ns = now;
+            false
+        }
         ServerBytes::Tickets => conn.tickets_until_ns == 0,
     }
 }

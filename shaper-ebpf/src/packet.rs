@@ -4,7 +4,7 @@ use core::mem::{MaybeUninit, offset_of};
 
 use aya_ebpf::{
     EbpfContext,
-    bindings::__sk_buff,
+    bindings::{__sk_buff, bpf_tcp_sock as bpf_tcp_sock_view},
     helpers::generated::{bpf_skb_load_bytes, bpf_tcp_sock},
     programs::SkBuffContext,
 };
@@ -52,12 +52,6 @@ pub fn payload_start(ctx: &SkBuffContext, segment: &Segment, at: u32) -> Option<
     load(ctx, segment.payload_offset() + at)
 }
 
-/// The TCP sequence number of the packet's first payload byte, for which SYN counts as one (RFC 9293, 3.4).
-#[inline(always)]
-pub fn sequence(ctx: &SkBuffContext, segment: &Segment) -> Option<u32> {
-    load(ctx, segment.tcp_offset + 4).map(u32::from_be_bytes)
-}
-
 /// Copies `N` bytes at `offset`, wherever in the packet they are: payload is rarely in the linear part.
 #[inline(always)]
 pub fn load<const N: usize>(ctx: &SkBuffContext, offset: u32) -> Option<[u8; N]> {
@@ -72,16 +66,33 @@ pub fn load<const N: usize>(ctx: &SkBuffContext, offset: u32) -> Option<[u8; N]>
 /// The smoothed round-trip time of the packet's connection; 0 if it is not known.
 #[inline(always)]
 pub fn round_trip_ns(ctx: &SkBuffContext) -> u64 {
+    // SAFETY: as `tcp_of` says. `srtt_us` is the time in microseconds times 8.
+    tcp_of(ctx).map_or(0, |tcp| u64::from(unsafe { (*tcp).srtt_us } >> 3) * 1_000)
+}
+
+/// Up to which sequence number the peer has acknowledged (`snd_una`).
+#[inline(always)]
+pub fn acknowledged(ctx: &SkBuffContext) -> u32 {
+    // SAFETY: as `tcp_of` says.
+    tcp_of(ctx).map_or(0, |tcp| unsafe { (*tcp).snd_una })
+}
+
+/// Up to which sequence number everything has come from the peer (`rcv_nxt`).
+#[inline(always)]
+pub fn received(ctx: &SkBuffContext) -> u32 {
+    // SAFETY: as `tcp_of` says.
+    tcp_of(ctx).map_or(0, |tcp| unsafe { (*tcp).rcv_nxt })
+}
+
+/// TCP's view of the packet's socket, valid for the run.
+#[inline(always)]
+fn tcp_of(ctx: &SkBuffContext) -> Option<*mut bpf_tcp_sock_view> {
     // SAFETY: the context is valid for the run.
     let sk = unsafe { (*ctx.skb.skb).__bindgen_anon_2.sk };
     if sk.is_null() {
-        return 0;
+        return None;
     }
     // SAFETY: a socket pointer from the context, not null.
     let tcp = unsafe { bpf_tcp_sock(sk) };
-    if tcp.is_null() {
-        return 0;
-    }
-    // SAFETY: checked for null. `srtt_us` is the time in microseconds times 8.
-    u64::from(unsafe { (*tcp).srtt_us } >> 3) * 1_000
+    if tcp.is_null() { None } else { Some(tcp) }
 }

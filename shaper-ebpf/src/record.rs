@@ -68,9 +68,7 @@ pub fn settle(conn: &Conn, id: ConnId, from: GateWord, to: GateWord) {
     let (was, is) = (from.gate(), to.gate());
     if was.waits() && !is.waits() {
         slot::leave_queue(lane, Class::from_index(conn.class));
-        // A request that is held back keeps the closed socket alive until it is ended from outside.
-        let stuck = was == Gate::HeldRequest && is == Gate::Doomed;
-        emit(EventKind::Gone, conn, id, u32::from(stuck), Urgency::Now);
+        emit(EventKind::Gone, conn, id, 0, Urgency::Now);
     } else if was.holds_slot() && !is.holds_slot() {
         let gave = slot::give_back(lane, conn);
         emit(EventKind::Released, conn, id, u32::from(gave.refunded), Urgency::now_if(gave.awaited));

@@ -23,13 +23,28 @@ pub fn socket(ctx: &SockContext) -> i32 {
         // No state change will follow (a connect that failed before TCP began), or none that we would see.
         record::close(conn, governed.id);
     } else {
-        let lingers = slot::lane(conn.lane).is_some_and(|lane| lane.abort_holds.load() != 0);
-        let before = record::force(conn, governed.id, |word| Some(word.with_gate(after_release(word, lingers))));
-        if before.is_some_and(|word| after_release(word, lingers) == Gate::Lingering) {
-            abandoned(governed.conn, governed.id);
-        }
+        let_go(governed.conn, governed.id);
     }
     ALLOW
+}
+
+#[inline(always)]
+fn let_go(conn: *mut Conn, id: ConnId) {
+    // SAFETY: points into the array map; the socket's last user runs this, nobody else writes the field. Before the gate
+    // changes, so that whoever sees it lingering knows since when.
+    let conn = unsafe { &mut *conn };
+    conn.left_ns = now_ns();
+    let holds = slot::lane(conn.lane).is_some_and(|lane| lane.abort_holds.load() != 0);
+    // What may have been the whole answer is taken for it when the client leaves.
+    let lingers = holds && conn.unsure_ns <= conn.request_ns;
+    let Some(before) = record::force(conn, id, |word| Some(word.with_gate(after_release(word, lingers)))) else {
+        return;
+    };
+    match after_release(before, lingers) {
+        Gate::Lingering => emit(EventKind::Abandoned, conn, id, 0, Urgency::Leisure),
+        Gate::Doomed if before.gate() != Gate::HeldSyn => emit(EventKind::Stuck, conn, id, 0, Urgency::Now),
+        _ => {}
+    }
 }
 
 /// The gate of a connection whose program has let go of it.
@@ -41,12 +56,4 @@ fn after_release(word: GateWord, lingers: bool) -> Gate {
         Gate::HeldSyn | Gate::HeldRequest | Gate::Doomed => Gate::Doomed,
         _ => Gate::Closing,
     }
-}
-
-#[inline(always)]
-fn abandoned(conn: *mut Conn, id: ConnId) {
-    // SAFETY: points into the array map; the socket's owner runs this, nobody else writes the field.
-    let conn = unsafe { &mut *conn };
-    conn.left_ns = now_ns();
-    emit(EventKind::Abandoned, conn, id, 0, Urgency::Leisure);
 }

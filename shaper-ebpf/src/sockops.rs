@@ -78,7 +78,9 @@ fn connecting(ctx: &SockOpsContext, sk: *const bpf_sock, governed: &Governed) {
     conn.ifindex = load_word::<_, { offset_of!(bpf_sock, bound_dev_if) }>(sk) as u32;
     // SAFETY: `ctx.ops` is the context.
     unsafe {
-        if bpf_sock_ops_cb_flags_set(ctx.ops, BPF_SOCK_OPS_STATE_CB_FLAG as i32) == 0 {
+        // Other programs may have asked for callbacks too: the helper assigns.
+        let flags = (*ctx.ops).bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG;
+        if bpf_sock_ops_cb_flags_set(ctx.ops, flags as i32) == 0 {
             conn.tracked = 1;
         }
     }
@@ -148,9 +150,19 @@ fn state_change(new: u32, governed: &Governed) {
         TCP_CLOSE => record::close(conn, governed.id),
         // The gateway has closed its side: the response is over, and a request that waits would find nobody.
         TCP_CLOSE_WAIT => {
-            record::force(conn, governed.id, |word| Some(word.with_gate(Gate::Closing)));
+            record::force(conn, governed.id, |word| Some(word.with_gate(after_end(word.gate()))));
         }
         _ => {}
+    }
+}
+
+/// The gate of a connection whose gateway has closed its side. Held request bytes stay where they are: sent now, they
+/// would be answered with a reset, where HTTP clients expect the end of an idle connection.
+#[inline(always)]
+fn after_end(gate: Gate) -> Gate {
+    match gate {
+        Gate::HeldRequest | Gate::Doomed => Gate::Doomed,
+        _ => Gate::Closing,
     }
 }
 

@@ -246,7 +246,10 @@ impl Controller {
         let now = kernel::now();
         self.policy.tick(now, &mut self.actions);
         self.carry_out(now);
-        self.nudges.tick(now, &self.tables, &mut self.namespaces);
+        let given_up = self.nudges.tick(now, &self.tables, &mut self.namespaces);
+        for id in given_up {
+            self.end_socket(id);
+        }
         self.park_idle(now);
     }
 

@@ -114,8 +114,13 @@ impl ClassCgroups {
         let points = topmost(&points);
         // The kernel detaches from a cgroup that is removed, and only then: one that stands for no class any more keeps
         // its programs, and must not get them a second time when it stands for one again.
-        self.attached
-            .retain(|path, id| id_of(path).is_ok_and(|now| now == *id));
+        self.attached.retain(|path, id| {
+            let there = id_of(path).is_ok_and(|now| now == *id);
+            if !there {
+                programs.detach(path);
+            }
+            there
+        });
         for path in points {
             if self.attached.keys().any(|there| path.starts_with(there)) {
                 continue;
@@ -126,6 +131,14 @@ impl ClassCgroups {
                 Err(error) => return Err(error),
             };
             programs.attach(&path)?;
+            // What was attached below would run twice.
+            self.attached.retain(|below, _| {
+                let covered = below.starts_with(&path);
+                if covered {
+                    programs.detach(below);
+                }
+                !covered
+            });
             self.attached.insert(path, id);
         }
         Ok(())

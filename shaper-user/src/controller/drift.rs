@@ -14,6 +14,9 @@ use crate::{
     policy::{LaneId, Ns},
 };
 
+/// Looks that must agree before a count is corrected.
+const LOOKS: usize = 4;
+
 /// Age at which a record whose socket TCP never took up is given back: a connect that failed at once (no route), on a
 /// socket that its program keeps.
 const UNTRACKED_MAX_AGE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -87,18 +90,11 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Compares every lane's counts with its records, and mends what has differed in the same way before.
+    /// Compares every lane's counts with its records, and mends what has differed in the same way before and differs so
+    /// in every one of several looks now.
     pub fn mend(&mut self, tables: &Tables) {
-        let mut records: HashMap<LaneId, Sums> = HashMap::new();
-        for view in tables.views() {
-            if let Some(lane) = view.lane() {
-                records
-                    .entry(lane)
-                    .or_default()
-                    .add(view.class(), view.gate());
-            }
-        }
         let before = std::mem::take(&mut self.last);
+        let records = sums_of_records(tables);
         for (index, lane) in tables.lanes.iter() {
             let Ok(id) = u16::try_from(index).map(LaneId) else {
                 continue;
@@ -108,7 +104,9 @@ impl Drift {
             if difference == Sums::default() {
                 continue;
             }
-            if before.get(&id) == Some(&difference) {
+            if before.get(&id) == Some(&difference)
+                && (0..LOOKS).all(|_| look(tables, id, lane) == Some(difference))
+            {
                 warn!(
                     lane = id.0,
                     ?difference,
@@ -120,6 +118,30 @@ impl Drift {
             }
         }
     }
+}
+
+/// The difference now; `None` if the counts change during the look.
+fn look(tables: &Tables, id: LaneId, lane: &Lane) -> Option<Sums> {
+    let before = Sums::counted(lane);
+    let recorded = sums_of_records(tables)
+        .get(&id)
+        .copied()
+        .unwrap_or_default();
+    let after = Sums::counted(lane);
+    (before == after).then(|| after.minus(&recorded))
+}
+
+fn sums_of_records(tables: &Tables) -> HashMap<LaneId, Sums> {
+    let mut records: HashMap<LaneId, Sums> = HashMap::new();
+    for view in tables.views() {
+        if let Some(lane) = view.lane() {
+            records
+                .entry(lane)
+                .or_default()
+                .add(view.class(), view.gate());
+        }
+    }
+    records
 }
 
 impl Controller {

@@ -48,7 +48,9 @@ impl Controller {
 
     fn client_hello(&mut self, glimpse: &Glimpse, bytes: &[u8]) {
         let id = glimpse.event.conn();
-        let offered = offers_http2(bytes);
+        let Some(offered) = offers_http2(bytes) else {
+            return;
+        };
         if self.tables.view(id).is_some()
             && let Some(conn) = self.tables.conns.get(id.index)
         {

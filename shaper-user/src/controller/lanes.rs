@@ -175,6 +175,7 @@ impl Lanes {
         // Observing, not unused: its connections give slots back, and take them again without a limit.
         if let Some(element) = tables.lanes.get(u32::from(id.0)) {
             element.mode.store(LaneMode::Observe as u32);
+            element.abort_holds.store(0);
         }
         for endpoint in &lane.endpoints {
             forget(endpoint, &lane.config.name, tables);

@@ -56,22 +56,22 @@ fn number(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// Whether the bytes are a TLS ClientHello that offers `h2` (RFC 7301, RFC 9113 3.2).
-pub fn offers_http2(bytes: &[u8]) -> bool {
-    let Ok((_, record)) = parse_tls_plaintext(bytes) else {
-        return false;
+/// Whether a TLS ClientHello offers `h2` (RFC 7301, RFC 9113 3.2). `None`: it is none, or not all of it is there.
+pub fn offers_http2(bytes: &[u8]) -> Option<bool> {
+    let (_, record) = parse_tls_plaintext(bytes).ok()?;
+    let hello = record.msg.iter().find_map(|message| match message {
+        TlsMessage::Handshake(TlsMessageHandshake::ClientHello(hello)) => Some(hello),
+        _ => None,
+    })?;
+    let Some(extensions) = hello.ext else {
+        return Some(false);
     };
-    record.msg.iter().any(|message| {
-        let TlsMessage::Handshake(TlsMessageHandshake::ClientHello(hello)) = message else {
-            return false;
-        };
-        let Ok((_, extensions)) = parse_tls_extensions(hello.ext.unwrap_or_default()) else {
-            return false;
-        };
-        extensions.iter().any(|extension| {
-            matches!(extension, TlsExtension::ALPN(protocols) if protocols.contains(&b"h2".as_slice()))
-        })
-    })
+    let (_, extensions) = parse_tls_extensions(extensions).ok()?;
+    let offered = |extension: &TlsExtension<'_>| match extension {
+        TlsExtension::ALPN(protocols) => protocols.contains(&b"h2".as_slice()),
+        _ => false,
+    };
+    Some(extensions.iter().any(offered))
 }
 
 #[cfg(test)]

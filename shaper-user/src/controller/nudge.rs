@@ -15,13 +15,15 @@ use crate::{
 };
 
 /// Pauses between nudges: a fresh SYN's (RFC 6298: 1 s, doubled), but for an early first one.
-const PAUSES: [Duration; 6] = [
+const PAUSES: [Duration; 8] = [
     Duration::from_millis(200),
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(4),
     Duration::from_secs(8),
     Duration::from_secs(16),
+    Duration::from_secs(32),
+    Duration::from_secs(64),
 ];
 
 /// Pause between the probes of a held request: well within the quarter of an hour after which TCP gives up with the
@@ -50,7 +52,9 @@ impl Nudges {
 
     /// Request bytes of `id` are held: probes from time to time.
     pub fn request_held(&mut self, now: Ns, id: ConnId) {
-        self.held.set(id, now + PROBE_INTERVAL);
+        if !self.held.contains(id) {
+            self.held.set(id, now + PROBE_INTERVAL);
+        }
     }
 
     /// The connection is gone.
@@ -60,10 +64,17 @@ impl Nudges {
         self.held.remove(id);
     }
 
-    /// Sends what is due.
-    pub fn tick(&mut self, now: Ns, tables: &Tables, namespaces: &mut Namespaces) {
+    /// Sends what is due. Returns connections to be ended: their SYN has been sent for as long as TCP sends one, but a held
+    /// connect may retry for hours (`TCP_SYNCNT`), and would keep its slot all the time.
+    #[must_use]
+    pub fn tick(&mut self, now: Ns, tables: &Tables, namespaces: &mut Namespaces) -> Vec<ConnId> {
+        let mut given_up = Vec::new();
         for id in self.opened.take_due(now) {
             let number = self.attempts.get(&id).map_or(0, |number| number + 1);
+            if number == PAUSES.len() && tables.view(id).is_some_and(|view| !view.is_established())
+            {
+                given_up.push(id);
+            }
             self.attempt(now, id, number, tables, namespaces);
         }
         for id in self.held.take_due(now) {
@@ -74,6 +85,7 @@ impl Nudges {
                 self.held.set(id, now + PROBE_INTERVAL);
             }
         }
+        given_up
     }
 
     pub fn next_deadline(&self) -> Option<Ns> {

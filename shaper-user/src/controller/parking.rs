@@ -20,6 +20,10 @@ const UNUSED: Duration = Duration::from_secs(1);
 /// came at once.
 const UNSURE: Duration = Duration::from_secs(30);
 
+/// How long an admitted request may take to leave: TCP's own timer, should no probe get through, is at most 120 s away
+/// (`TCP_RTO_MAX`).
+const ON_ITS_WAY: Duration = Duration::from_secs(130);
+
 /// The longest that a guess is widened to.
 const GUESS_MAX: Duration = Duration::from_secs(60);
 
@@ -43,6 +47,8 @@ struct Facts {
     end_hint: Ns,
     /// When payload came that may have been the answer; 0: none did.
     unsure: Ns,
+    /// Request bytes that were held have not left yet.
+    on_its_way: bool,
 }
 
 /// What to do with an open connection.
@@ -67,6 +73,7 @@ impl Facts {
             rx: Ns(record.rx_ns),
             end_hint: Ns(record.end_hint_ns),
             unsure: Ns(record.unsure_ns),
+            on_its_way: !view.is_moving(),
         }
     }
 
@@ -76,6 +83,11 @@ impl Facts {
             look_again = Some(look_again.map_or(until, |other: Ns| other.min(until)));
             until <= now
         };
+        if self.on_its_way && now < self.began + ON_ITS_WAY {
+            return Verdict::Keep {
+                until: Some(now + UNUSED),
+            };
+        }
         // Since the slot was taken, at the earliest: a request that was admitted is still on its way here.
         let silent_since = self.began.max(self.tx).max(self.rx);
         if self.established && !self.sent_long {
@@ -240,6 +252,7 @@ mod tests {
             rx: Ns(5 * SECOND),
             end_hint: Ns(0),
             unsure: Ns(0),
+            on_its_way: false,
         }
     }
 
@@ -387,6 +400,25 @@ mod tests {
                 },
                 "{facts:?}"
             );
+        }
+    }
+
+    /// A10: an admitted request keeps its slot until TCP sends it, even if that takes TCP's longest timer.
+    #[test]
+    fn a_request_that_has_not_left_yet_is_not_parked() {
+        for sent_long in [false, true] {
+            let facts = Facts {
+                on_its_way: true,
+                sent_long,
+                ..answered()
+            };
+            let verdict = facts.judge(Ns(100 * SECOND), IDLE);
+            let until = Some(Ns(101 * SECOND));
+            assert_eq!(verdict, Verdict::Keep { until });
+            assert!(matches!(
+                facts.judge(Ns(200 * SECOND), IDLE),
+                Verdict::Park { .. }
+            ));
         }
     }
 

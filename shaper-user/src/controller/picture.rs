@@ -1,6 +1,9 @@
 //! Reading the truth from the maps.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use shaper_common::{Gate, SlotWord};
 
@@ -32,6 +35,16 @@ impl Controller {
             accounts.extend(account.map(|account| (lane, account)));
             namespaces.insert(view.netns());
             remotes.insert(view.remote());
+            if view.gate() == Gate::Lingering {
+                // In a removed lane nobody would know how long.
+                let lane = self.lanes.get(lane);
+                let abort_hold = lane.map_or(Duration::ZERO, |lane| lane.config.rules.abort_hold);
+                self.lingering
+                    .begin(view.id, Ns(view.record.left_ns), abort_hold);
+            }
+            if view.gate() == Gate::HeldRequest && view.holds_request_back() {
+                self.nudges.request_held(now, view.id);
+            }
             let Some(picture) = pictures.get_mut(&lane) else {
                 continue;
             };
@@ -49,14 +62,7 @@ impl Controller {
                     self.parking.watch(now, lane, view.id);
                     picture.open.push(conn);
                 }
-                Gate::Lingering => {
-                    if let Some(lane_of) = self.lanes.get(lane) {
-                        let abort_hold = lane_of.config.rules.abort_hold;
-                        self.lingering
-                            .begin(view.id, Ns(view.record.left_ns), abort_hold);
-                    }
-                    picture.open.push(conn);
-                }
+                Gate::Lingering => picture.open.push(conn),
                 _ => {}
             }
         }

@@ -35,6 +35,10 @@ impl Schedule {
         }
     }
 
+    pub fn contains(&self, id: ConnId) -> bool {
+        self.at.contains_key(&id)
+    }
+
     /// Takes all whose time has come, the earliest first.
     pub fn take_due(&mut self, now: Ns) -> Vec<ConnId> {
         let mut due = Vec::new();

@@ -63,9 +63,6 @@ impl Controller {
             }
             EventKind::Gone => {
                 self.nudges.forget(id);
-                if event.arg != 0 {
-                    self.end_socket(id);
-                }
                 Event::Gone { conn: open.conn }
             }
             EventKind::Overrun => {
@@ -78,6 +75,7 @@ impl Controller {
             EventKind::Answered => return self.answered(lane, event.arg),
             EventKind::EndHint => return self.parking.end_hint(now, id),
             EventKind::Abandoned => return self.abandoned(lane, id, open.class, Ns(event.ns)),
+            EventKind::Stuck => return self.end_socket(id),
             // Comes as a message of its own.
             EventKind::Glimpse => return,
         };

@@ -1,12 +1,16 @@
 //! Loading the object and attaching its programs to the class cgroups.
 
-use std::{fs::File, path::Path};
+use std::{
+    collections::HashMap,
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 use aya::{
     Ebpf, EbpfLoader,
     programs::{
         CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock, CgroupSockAddr, Program,
-        ProgramError, SockOps,
+        ProgramError, SockOps, links::FdLink,
     },
 };
 
@@ -33,6 +37,8 @@ const PROGRAMS: [&str; 8] = [
 #[derive(Debug)]
 pub struct Programs {
     ebpf: Ebpf,
+    /// By the cgroup they lead to. Dropping a link detaches.
+    links: HashMap<PathBuf, Vec<FdLink>>,
 }
 
 /// Loads the programs into the kernel, attached nowhere yet.
@@ -48,7 +54,14 @@ pub fn load(object: &[u8]) -> Result<(Programs, Tables, Events), KernelError> {
     let ring = take_map(&mut ebpf, "EVENTS")?
         .try_into()
         .map_err(|error| map_error("EVENTS", &error))?;
-    Ok((Programs { ebpf }, tables, Events::new(ring)))
+    Ok((
+        Programs {
+            ebpf,
+            links: HashMap::new(),
+        },
+        tables,
+        Events::new(ring),
+    ))
 }
 
 /// What the kernel says to one program.
@@ -106,39 +119,56 @@ impl Programs {
             action: "open",
             source,
         })?;
+        let mut links = Vec::new();
         for name in PROGRAMS {
-            self.attach_one(name, &cgroup)
+            let link = self
+                .attach_one(name, &cgroup)
                 .map_err(|error| KernelError::Attach {
                     program: name,
                     cgroup: path.to_owned(),
                     cause: chain(&error),
                 })?;
+            links.push(link);
         }
+        self.links.insert(path.to_owned(), links);
         Ok(())
+    }
+
+    /// Detaches from a cgroup.
+    pub fn detach(&mut self, path: &Path) {
+        self.links.remove(path);
     }
 
     /// With links, which allow several programs side by side whatever the mode: `Single` is flag 0, the only value
     /// `cgroup_bpf_link_attach` takes.
-    fn attach_one(&mut self, name: &'static str, cgroup: &File) -> Result<(), ProgramError> {
+    fn attach_one(&mut self, name: &'static str, cgroup: &File) -> Result<FdLink, ProgramError> {
         let mode = CgroupAttachMode::Single;
-        match self.ebpf.program_mut(name) {
+        let link = match self.ebpf.program_mut(name) {
             Some(Program::CgroupSkb(program)) => {
                 let direction = if name == "shaper_egress" {
                     CgroupSkbAttachType::Egress
                 } else {
                     CgroupSkbAttachType::Ingress
                 };
-                CgroupSkb::attach(program, cgroup, direction, mode).map(drop)
+                let id = CgroupSkb::attach(program, cgroup, direction, mode)?;
+                program.take_link(id)?.try_into()
             }
             Some(Program::CgroupSock(program)) => {
-                CgroupSock::attach(program, cgroup, mode).map(drop)
+                let id = CgroupSock::attach(program, cgroup, mode)?;
+                program.take_link(id)?.try_into()
             }
             Some(Program::CgroupSockAddr(program)) => {
-                CgroupSockAddr::attach(program, cgroup, mode).map(drop)
+                let id = CgroupSockAddr::attach(program, cgroup, mode)?;
+                program.take_link(id)?.try_into()
             }
-            Some(Program::SockOps(program)) => SockOps::attach(program, cgroup, mode).map(drop),
-            _ => Err(ProgramError::NotLoaded),
-        }
+            Some(Program::SockOps(program)) => {
+                let id = SockOps::attach(program, cgroup, mode)?;
+                program.take_link(id)?.try_into()
+            }
+            _ => return Err(ProgramError::NotLoaded),
+        };
+        // Older kernels attach without a link; the programs need a newer one anyway.
+        link.map_err(|_| ProgramError::NotAttached)
     }
 }
 

@@ -79,7 +79,7 @@ impl RawSockets {
     }
 }
 
-/// `IPPROTO_RAW` means that packets come with their IP header, for both families (raw(7), `rawv6_init_sk`).
+/// `IPPROTO_RAW` means that packets come with their IP header, for both families (raw(7); `inet_create` and `inet6_create` set the option).
 fn raw_socket(family: i32) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers.

@@ -22,16 +22,15 @@ pub fn syn(tuple: &Tuple, header: &[u8], held_ms: u32) -> Vec<u8> {
     packet(tuple, header_for(tuple, header, held_ms))
 }
 
-/// A keep-alive probe in the name of the socket whose data segment had this `header`: one byte, which the peer has
-/// already, before the segment's sequence number, and ACK (RFC 9293, 3.8.4). The peer answers with an acknowledgement,
-/// and Linux sends what it holds whenever one comes (`tcp_data_snd_check`, net/ipv4/tcp_input.c).
+/// A keep-alive probe in the name of the socket whose data segment had this `header`: one byte before `acknowledged`,
+/// which the peer has for certain, and ACK (RFC 9293, 3.8.4). The peer answers with an acknowledgement, and Linux sends
+/// what it holds whenever one comes (`tcp_data_snd_check`, net/ipv4/tcp_input.c).
 ///
 /// With the byte, because Linux answers segments without payload that are out of the window only twice a second
 /// (`tcp_oow_rate_limited`), so that a second probe within that time would be lost.
-pub fn probe(tuple: &Tuple, header: &[u8], held_ms: u32) -> Vec<u8> {
+pub fn probe(tuple: &Tuple, header: &[u8], acknowledged: u32, held_ms: u32) -> Vec<u8> {
     let mut tcp = header_for(tuple, header, held_ms);
-    let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-    tcp[4..8].copy_from_slice(&sequence.wrapping_sub(1).to_be_bytes());
+    tcp[4..8].copy_from_slice(&acknowledged.wrapping_sub(1).to_be_bytes());
     tcp[13] = ACK;
     // No urgent pointer without its flag.
     put_u16(&mut tcp, 18, 0);
@@ -197,10 +196,9 @@ mod tests {
             remote_port: 2,
         };
         let mut data = header();
-        data[4..8].copy_from_slice(&0_u32.to_be_bytes());
         data[13] = 0x38;
         data[19] = 7;
-        let packet = probe(&tuple, &data, 5);
+        let packet = probe(&tuple, &data, 0, 5);
         assert_eq!(packet[20 + 4..20 + 8], u32::MAX.to_be_bytes());
         assert_eq!(packet[20 + 13], ACK);
         assert_eq!(packet.len(), 20 + 40 + 1);

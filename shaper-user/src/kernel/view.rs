@@ -1,11 +1,17 @@
 //! Looking at connection records while the kernel works on them.
 
-use std::net::Ipv6Addr;
+use std::{
+    net::Ipv6Addr,
+    sync::atomic::{Ordering, fence},
+};
 
 use shaper_common::{Class, Conn, ConnId, END_KNOWN, Endpoint, Gate, GateWord, seq_after};
 
 use super::{netns::NetnsCookie, raw::Route, segment, tables::Tables};
 use crate::policy::{LaneId, Ns};
+
+/// More records than can be taken from the stack and not have a gate yet: one on each CPU.
+const UNUSED_IN_A_ROW: u32 = 1024;
 
 /// TCP's SYN flag in byte 13 of the header.
 const SYN: u8 = 0x02;
@@ -64,12 +70,11 @@ impl ConnView {
     pub fn nudge(&self, now: Ns) -> Option<Vec<u8>> {
         let header = self.held_header()?;
         let ms = now.since(Ns(self.record.held.ns)).as_millis() as u32;
-        let build = if is_syn(header) {
-            segment::syn
-        } else {
-            segment::probe
-        };
-        Some(build(&self.record.tuple, header, ms))
+        let tuple = &self.record.tuple;
+        Some(match is_syn(header) {
+            true => segment::syn(tuple, header, ms),
+            false => segment::probe(tuple, header, self.record.held.acknowledged, ms),
+        })
     }
 
     /// Whether nothing that may leave is held back any more.
@@ -80,10 +85,17 @@ impl ConnView {
         }
     }
 
+    /// Whether request bytes have been dropped in the present wait.
+    pub fn holds_request_back(&self) -> bool {
+        self.held_header().is_some_and(|header| !is_syn(header))
+    }
+
     /// Whether the present response has come to its end, as its head announced it.
     pub fn response_is_complete(&self) -> bool {
         let end = self.record.response_end.load();
-        end & END_KNOWN != 0 && !seq_after(end as u32, self.record.rx_seq)
+        end & END_KNOWN != 0
+            && seq_after(end as u32, self.record.answer_from)
+            && !seq_after(end as u32, self.record.rx_seq)
     }
 
     fn held_header(&self) -> Option<&[u8]> {
@@ -109,7 +121,20 @@ impl Tables {
 
     /// All records in use.
     pub fn views(&self) -> impl Iterator<Item = ConnView> + '_ {
-        (0..self.conns.len()).filter_map(|index| self.view_at(index))
+        (0..self.ever_used()).filter_map(|index| self.view_at(index))
+    }
+
+    /// How many records have ever been used. Free ones are kept on a stack, on which unused ones lie at the bottom in
+    /// order, so that the used ones are the first: some zero words in a row are not connections about to begin.
+    fn ever_used(&self) -> u32 {
+        let mut unused = 0;
+        for (index, conn) in self.conns.iter() {
+            unused = if conn.gate.load() == 0 { unused + 1 } else { 0 };
+            if unused == UNUSED_IN_A_ROW {
+                return index + 1 - UNUSED_IN_A_ROW;
+            }
+        }
+        self.conns.len()
     }
 
     fn view_at(&self, index: u32) -> Option<ConnView> {
@@ -121,8 +146,10 @@ impl Tables {
             }
             let version = conn.held.version.load();
             let record = self.conns.copy(index)?;
-            // The kernel fills a record before it sets its gate, so an unchanged word means an unmixed copy; the held
-            // header has a version of its own. The kernel writes for some nanoseconds at a time, so this ends.
+            // What identifies a connection is written before its gate is set, so an unchanged word means that those
+            // fields are unmixed; the held header has a version of its own; times and counts are each of some recent
+            // moment. The kernel writes for some nanoseconds at a time, so this ends.
+            fence(Ordering::Acquire);
             let unmixed = conn.gate.load() == word.bits()
                 && version % 2 == 0
                 && conn.held.version.load() == version;

@@ -214,7 +214,9 @@ impl<'a> Engine<'a> {
 
     fn act(&mut self, now: Ns, action: Action) {
         match action {
-            Action::Admit { lane, conn, .. } => self.admit(now, lane, conn),
+            Action::Admit {
+                lane, conn, floor, ..
+            } => self.admit(now, lane, conn, floor),
             // The wait goes on all the same.
             Action::PassConnect { .. } => {}
             Action::Expire(expiry) => {
@@ -238,10 +240,10 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn admit(&mut self, now: Ns, lane: LaneId, conn: ConnHandle) {
+    fn admit(&mut self, now: Ns, lane: LaneId, conn: ConnHandle, floor: u32) {
         let index = index(conn);
         let why = match self.waiting.get(&index).copied() {
-            Some(asker) if self.kernel_lane(lane).admit(asker) => {
+            Some(asker) if self.kernel_lane(lane).admit(asker, floor) => {
                 self.waiting.remove(&index);
                 self.begin(now, index);
                 return;

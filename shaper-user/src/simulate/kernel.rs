@@ -114,9 +114,9 @@ impl KernelLane {
         }
     }
 
-    /// The controller gives a waiter a slot. `false`: there is no room.
-    pub(super) fn admit(&mut self, asker: Asker) -> bool {
-        let Some(taken) = self.word.admit(self.floor(asker.class)) else {
+    /// The controller gives a waiter a slot, if `floor` are free besides it. `false`: there is no room.
+    pub(super) fn admit(&mut self, asker: Asker, floor: u32) -> bool {
+        let Some(taken) = self.word.admit(floor) else {
             return false;
         };
         self.word = taken;
