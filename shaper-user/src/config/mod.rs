@@ -139,7 +139,7 @@ pub struct LaneConfig {
 impl LaneConfig {
     /// Whether connections may be held, as opposed to only counted.
     pub fn enforces(&self) -> bool {
-        self.rules.max_inflight > 0
+        !self.rules.observes()
     }
 }
 
