@@ -19,7 +19,7 @@ use self::{
     lane::LaneFamilies,
     register::{counter, counters, gauges},
 };
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Mode, Snapshot};
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
@@ -184,10 +184,14 @@ impl Gauges {
         self.queue_depth.reset();
         for lane in &snapshot.lanes {
             let name = lane.lane.as_str();
+            let [limit, effective] = match lane.mode {
+                Mode::Enforce => [lane.limit, lane.effective_limit],
+                Mode::Observe => [0, 0],
+            };
             let values = [
                 lane.inflight,
-                lane.limit,
-                lane.effective_limit,
+                limit,
+                effective,
                 lane.idle_connections,
                 u32::from(lane.saturated),
             ];

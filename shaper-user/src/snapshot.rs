@@ -28,7 +28,7 @@ pub struct Snapshot {
 pub struct LaneSnapshot {
     pub lane: String,
     pub mode: Mode,
-    /// `max_inflight` as configured or set; 0 in a lane that only observes.
+    /// `max_inflight` as configured or set. In a lane that only observes: the limit that would have held, 0 for none.
     pub limit: u32,
     /// What the lane may use now: the limit as lowered by pauses and adaptation.
     pub effective_limit: u32,
@@ -60,8 +60,21 @@ pub struct LaneSnapshot {
     pub max_queue: u32,
     /// When the present pause ends.
     pub paused_until: Option<Timestamp>,
-    /// In a lane that only observes: requests of the last five minutes that a limit would have made wait (A21).
+    /// In a lane that only observes: requests of the last five minutes that its limit would have made wait (A21).
     pub would_have_waited_5m: u64,
+    /// The same for requests that would have found the queue full.
+    pub would_have_refused_5m: u64,
+    /// The same for requests that would have waited until their queue timeout.
+    pub would_have_timed_out_5m: u64,
+    /// In a lane that only observes: requests in flight that its limit would have wait now.
+    pub shadow_queued: u32,
+    /// In a lane that only observes: the median wait that its limit would have meant to the requests of the last five
+    /// minutes; zero when there was none.
+    #[serde(rename = "shadow_wait_p50_s_5m", with = "seconds")]
+    pub shadow_wait_p50_5m: Duration,
+    /// The same for the wait that nine of ten requests would have stayed within.
+    #[serde(rename = "shadow_wait_p90_s_5m", with = "seconds")]
+    pub shadow_wait_p90_5m: Duration,
     /// Responses of the last five minutes by which the gateway asked for less although every configured rate was kept.
     pub under_limit_5m: u64,
     /// Open connections that offered HTTP/2, whose parallel requests count as one.
@@ -300,6 +313,11 @@ pub(crate) mod samples {
             max_queue: 16,
             paused_until: None,
             would_have_waited_5m: 0,
+            would_have_refused_5m: 0,
+            would_have_timed_out_5m: 0,
+            shadow_queued: 0,
+            shadow_wait_p50_5m: Duration::ZERO,
+            shadow_wait_p90_5m: Duration::ZERO,
             under_limit_5m: 0,
             h2_connections: 0,
         }

@@ -26,6 +26,9 @@ pub struct Lane {
     pub queued_by_priority: BTreeMap<String, usize>,
     pub oldest_wait_s: Option<f64>,
     pub saturated: bool,
+    pub would_have_waited_5m: usize,
+    pub would_have_refused_5m: usize,
+    pub shadow_queued: usize,
     pub diagnosis: String,
 }
 

@@ -104,8 +104,16 @@ impl Display for Explained<'_> {
 
 fn explain_lane(f: &mut fmt::Formatter<'_>, lane: &LaneConfig) -> fmt::Result {
     let rules = &lane.rules;
-    if lane.enforces() {
-        write!(f, "lane {}: {} in flight", lane.name, rules.max_inflight)?;
+    let has_limit = rules.max_inflight > 0;
+    write!(f, "lane {}: ", lane.name)?;
+    if !lane.enforces() {
+        f.write_str("observes only, holds nothing")?;
+        if has_limit {
+            f.write_str("; shows what would wait with ")?;
+        }
+    }
+    if has_limit {
+        write!(f, "{} in flight", rules.max_inflight)?;
         if rules.interactive_reserve > 0 {
             write!(
                 f,
@@ -113,10 +121,8 @@ fn explain_lane(f: &mut fmt::Formatter<'_>, lane: &LaneConfig) -> fmt::Result {
                 rules.interactive_reserve
             )?;
         }
-        writeln!(f)?;
-    } else {
-        writeln!(f, "lane {}: observes only, holds nothing", lane.name)?;
     }
+    writeln!(f)?;
     row(f, "endpoints", joined(&lane.endpoints))?;
     row(
         f,
@@ -136,7 +142,7 @@ fn explain_lane(f: &mut fmt::Formatter<'_>, lane: &LaneConfig) -> fmt::Result {
             rules.wake_bytes
         ),
     )?;
-    if !lane.enforces() {
+    if !has_limit {
         return Ok(());
     }
     row(

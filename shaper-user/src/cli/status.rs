@@ -184,7 +184,7 @@ fn row(lane: &LaneSnapshot) -> String {
     )
 }
 
-/// What there is to say about a lane beyond its row: only what is not at rest.
+/// What there is to say about a lane beyond its row: only what is not at rest, and what a limit on trial would do.
 fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
     let mut notes = Vec::new();
     if let Some(until) = lane.paused_until {
@@ -192,7 +192,7 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
         // A pause that ends while the snapshot is made has nothing left.
         let left = format::duration(left.try_into().unwrap_or_default());
         notes.push((NOTABLE, format!("paused for {left} more, until {until}")));
-    } else if lane.effective_limit < lane.limit {
+    } else if lane.mode == Mode::Enforce && lane.effective_limit < lane.limit {
         notes.push((
             NOTABLE,
             format!(
@@ -224,7 +224,6 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
         ("queue timeouts", lane.queue_timeouts_5m),
         ("refusals", lane.refusals_5m),
         ("throttled under the limit", lane.under_limit_5m),
-        ("would have waited", lane.would_have_waited_5m),
     ]
     .into_iter()
     .filter(|(_, count)| *count > 0)
@@ -233,6 +232,7 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
     if !recent.is_empty() {
         notes.push((NOTABLE, format!("last 5 min: {}", recent.join(", "))));
     }
+    notes.extend(would_have(lane).map(|note| (NOTABLE, note)));
     if lane.h2_connections > 0 {
         let count = counted(lane.h2_connections.into(), "connection");
         notes.push((
@@ -241,6 +241,31 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
         ));
     }
     notes
+}
+
+/// What the limit of a lane that observes would have done, nothing included: that is the answer to roll-out's question.
+fn would_have(lane: &LaneSnapshot) -> Option<String> {
+    if lane.mode == Mode::Enforce || lane.limit == 0 {
+        return None;
+    }
+    let turned_away = [
+        ("refused", lane.would_have_refused_5m),
+        ("timed out", lane.would_have_timed_out_5m),
+    ];
+    let turned_away: String = turned_away
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(what, count)| format!(", {what} {count}"))
+        .collect();
+    let mut note = format!(
+        "would have: waited {}{turned_away} in 5 min at limit {}",
+        lane.would_have_waited_5m, lane.limit
+    );
+    if lane.would_have_waited_5m > 0 {
+        let p90 = format::duration(lane.shadow_wait_p90_5m);
+        note += &format!("; p90 {p90}, {} waiting now", lane.shadow_queued);
+    }
+    Some(note)
 }
 
 fn by_class(counts: &ByClass<u32>) -> Vec<String> {
@@ -333,21 +358,32 @@ reasoning            local_queue            6/6      9   3m32s     38s   2m51s
             lanes: vec![
                 observing("completions"),
                 LaneSnapshot {
+                    limit: 6,
                     would_have_waited_5m: 12,
+                    would_have_refused_5m: 3,
+                    shadow_queued: 2,
+                    shadow_wait_p90_5m: Duration::from_secs(38),
                     ..observing("a-lane-with-a-very-long-name")
+                },
+                LaneSnapshot {
+                    limit: 8,
+                    effective_limit: 8,
+                    ..observing("roomy")
                 },
             ],
             ..samples::busy()
         };
         assert_eq!(
             plain(&snapshot),
-            r"shaper 0.1.0 · 2026-01-02T03:04:05Z · 2 lanes
+            r"shaper 0.1.0 · 2026-01-02T03:04:05Z · 3 lanes
 no lane enforces its limit: nothing is held
 
 LANE                 STATE            IN FLIGHT QUEUED  OLDEST     P50     P90
 completions          observe                  0      0      0s      0s      0s
 a-lane-with-a-very-… observe                  0      0      0s      0s      0s
-  last 5 min: would have waited 12
+  would have: waited 12, refused 3 in 5 min at limit 6; p90 38s, 2 waiting now
+roomy                observe                  0      0      0s      0s      0s
+  would have: waited 0 in 5 min at limit 8
 "
         );
     }

@@ -6,7 +6,7 @@ use shaper_common::{Class, MAX_CONNS, MAX_SLOTS, OnLoss};
 
 use super::{
     OnFull, Scope, Udp,
-    kind::{Cgroups, Choice, Count, Counts, Endpoints, Hold, Kind, Listen, Share, Time},
+    kind::{Cgroups, Choice, Count, Counts, Endpoints, Hold, Kind, Listen, Share, Switch, Time},
 };
 use crate::policy::PaceMode;
 
@@ -96,6 +96,7 @@ pub static LANE: Schema = Schema {
     keys: &[
         &lane::ENDPOINTS,
         &lane::MAX_INFLIGHT,
+        &lane::ENFORCE,
         &lane::MAX_QUEUE,
         &lane::QUEUE_TIMEOUT,
         &lane::INTERACTIVE_RESERVE,
@@ -175,6 +176,12 @@ pub mod lane {
         },
         presence: Presence::Required,
         meaning: "Requests in flight at once; 0 observes only: nothing is held, everything is counted.",
+    };
+    pub const ENFORCE: Key<Switch> = Key {
+        path: "enforce",
+        kind: Switch,
+        presence: Presence::Default("true"),
+        meaning: "Whether anything is held; if not, what `max_inflight` would have held is worked out and shown.",
     };
     pub const MAX_QUEUE: Key<Count> = Key {
         path: "max_queue",

@@ -116,6 +116,25 @@ impl Kind for Count {
     }
 }
 
+/// On or off.
+#[derive(Debug)]
+pub struct Switch;
+
+impl Kind for Switch {
+    type Value = bool;
+
+    fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<bool, Vec<Fault>> {
+        match value.get_ref() {
+            DeValue::Boolean(on) => Ok(*on),
+            _ => Err(vec![Fault::wrong_type(value)]),
+        }
+    }
+
+    fn expected(&self) -> String {
+        "true or false".to_owned()
+    }
+}
+
 /// A table of names and counts.
 #[derive(Debug)]
 pub struct Counts {

@@ -146,6 +146,7 @@ fn rules(reader: &mut Reader<'_>) -> LaneRules {
     );
     LaneRules {
         max_inflight: limit.map_or(0, |limit| limit.value),
+        enforce: reader.value(&key::ENFORCE),
         max_queue: max_queue.map_or(0, |found| found.value),
         queue_timeout: queue_timeouts.effective(),
         interactive_reserve,

@@ -164,7 +164,7 @@ impl PartialEq for LaneConfig {
 impl LaneConfig {
     /// Whether connections may be held, as opposed to only counted.
     pub fn enforces(&self) -> bool {
-        self.rules.max_inflight > 0
+        !self.rules.observes()
     }
 }
 

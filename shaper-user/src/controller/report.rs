@@ -13,7 +13,7 @@ use super::{
 use crate::{
     kernel,
     metrics::Direction,
-    policy::{LaneView, Ns},
+    policy::{LaneRules, LaneView, Ns},
     snapshot::{
         AccountSnapshot, ByClass, Diagnosis, LaneSnapshot, Mode, Snapshot, Stage, Ungoverned,
         Waiter, Waiters,
@@ -31,7 +31,7 @@ impl Controller {
             .filter_map(|(id, lane)| {
                 let view = self.policy.view(now, id)?;
                 let counts = census.lane(id);
-                Some(self.lane_snapshot(now, &view, lane.config.rules.max_queue, counts))
+                Some(self.lane_snapshot(now, &view, &lane.config.rules, counts))
             })
             .collect();
         let ungoverned = Counter::ALL.into_iter().filter_map(|counter| {
@@ -57,12 +57,12 @@ impl Controller {
         &self,
         now: Ns,
         view: &LaneView,
-        max_queue: u32,
+        rules: &LaneRules,
         counts: LaneCounts,
     ) -> LaneSnapshot {
         let by_class = |counts: &[u32; 3]| ByClass::from_fn(|class| counts[class.index()]);
         let queued = view.queued.iter().sum();
-        let mode = if view.limits.limit == 0 {
+        let mode = if rules.observes() {
             Mode::Observe
         } else {
             Mode::Enforce
@@ -79,6 +79,7 @@ impl Controller {
             inflight: account.in_flight,
             queued: account.queued,
         });
+        let would_have = view.would_have.unwrap_or_default();
         LaneSnapshot {
             lane: view.name.clone(),
             mode,
@@ -98,9 +99,14 @@ impl Controller {
             saturated: view.saturated,
             diagnosis,
             accounts: accounts.collect(),
-            max_queue,
+            max_queue: rules.max_queue,
             paused_until: view.paused_until.map(|until| timestamp(now, until)),
-            would_have_waited_5m: 0,
+            would_have_waited_5m: would_have.recent.waited,
+            would_have_refused_5m: would_have.recent.refused,
+            would_have_timed_out_5m: would_have.recent.expired,
+            shadow_queued: would_have.queued,
+            shadow_wait_p50_5m: would_have.wait_p50.unwrap_or_default(),
+            shadow_wait_p90_5m: would_have.wait_p90.unwrap_or_default(),
             under_limit_5m: 0,
             h2_connections: counts.http2,
         }

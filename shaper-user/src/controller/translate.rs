@@ -40,7 +40,11 @@ impl Controller {
         let event = match kind {
             EventKind::Opened => {
                 self.parking.watch(now, lane, id);
-                Event::Opened(open)
+                if event.arg == 0 {
+                    Event::Opened(open)
+                } else {
+                    Event::Resumed(open)
+                }
             }
             EventKind::Held => {
                 self.enter_namespace(id);

@@ -27,7 +27,9 @@ impl Lane {
         while let Some(ticket) = self.tickets.lapse(now) {
             self.end_ticket(ticket, turn);
         }
-        self.deadline = self.next_deadline(now, pace_allows);
+        let own = self.next_deadline(now, pace_allows);
+        let of_shadow = self.shadow.as_mut().and_then(|shadow| shadow.settle(turn));
+        self.deadline = [own, of_shadow].into_iter().flatten().min();
     }
 
     /// Ends the wait of those who have waited as long as their class may (A3).

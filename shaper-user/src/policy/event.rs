@@ -62,6 +62,8 @@ pub struct Picture {
 pub enum Event {
     /// The kernel opened a gate by itself: with a credit or, in a lane that observes, without.
     Opened(OpenConn),
+    /// The same for a further request, on a parked connection.
+    Resumed(OpenConn),
     /// A new waiter.
     Held(HeldConn),
     /// A connect was refused because the queue was full.

@@ -14,6 +14,7 @@ use super::{
     ledger::{Admission, Holder, Ledger},
     pace::Pacer,
     queue::{Queue, Waiter},
+    shadow::Shadow,
     tally::Tally,
     ticket::{Place, Ticket, Tickets},
 };
@@ -50,6 +51,8 @@ pub(super) struct Lane {
     pub(super) leaving: HashSet<ConnHandle>,
     /// What the kernel was last told; `None`: nothing yet.
     pub(super) published: Option<Published>,
+    /// What a lane that observes would have done.
+    pub(super) shadow: Option<Box<Shadow>>,
     /// When something is due without an event.
     pub(super) deadline: Option<Ns>,
     next_number: u64,
@@ -77,6 +80,7 @@ impl Lane {
             stalled_until: None,
             leaving: HashSet::new(),
             published: None,
+            shadow: None,
             deadline: None,
             next_number: 0,
         };
@@ -95,6 +99,14 @@ impl Lane {
     pub(super) fn change(&mut self, name: &str, rules: LaneRules, turn: &mut Turn<'_>) {
         self.set_rules(name, rules);
         self.refresh_caps(turn.names);
+        self.shadow = match (self.rules.on_paper(), self.shadow.take()) {
+            (None, _) => None,
+            (Some(rules), None) => Some(Box::new(Shadow::of(self, rules, turn))),
+            (Some(rules), Some(mut shadow)) => {
+                shadow.change(&self.name, rules, turn);
+                Some(shadow)
+            }
+        };
         self.settle(turn);
     }
 
@@ -124,8 +136,11 @@ impl Lane {
     }
 
     pub(super) fn on_event(&mut self, event: Event, turn: &mut Turn<'_>) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.on_event(&event, turn);
+        }
         match event {
-            Event::Opened(open) => self.opened(open, turn),
+            Event::Opened(open) | Event::Resumed(open) => self.opened(open, turn),
             Event::Held(held) => self.held(held, turn),
             Event::Refused { class } => self.refused(class, turn),
             Event::Released { conn, refunded } => self.released(conn, refunded, turn),
@@ -412,11 +427,19 @@ impl Lane {
         self.rules.class_cap[class.index()].is_none_or(|cap| slots < cap)
     }
 
-    fn account_is_full(&self, account: Option<AccountId>, names: &AccountNames) -> bool {
+    pub(super) fn account_is_full(&self, account: Option<AccountId>, names: &AccountNames) -> bool {
         account.is_some_and(|account| {
             let cap = names.cap(&self.rules, account);
             cap.is_some_and(|cap| self.ledger.account_slots(account) >= cap)
         })
+    }
+
+    /// Looks again whether this account, whose cap may be another now, is at it.
+    pub(super) fn recap(&mut self, account: AccountId, names: &AccountNames) {
+        self.sync_cap(Some(account), names);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.recap(account, names);
+        }
     }
 
     /// Looks again whether this account is at its cap.

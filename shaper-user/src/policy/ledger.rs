@@ -78,6 +78,10 @@ impl Ledger {
         self.holders.keys().copied()
     }
 
+    pub(super) fn holders(&self) -> impl Iterator<Item = (ConnHandle, &Holder)> {
+        self.holders.iter().map(|(&conn, holder)| (conn, holder))
+    }
+
     pub(super) fn holder_mut(&mut self, conn: ConnHandle) -> Option<&mut Holder> {
         self.holders.get_mut(&conn)
     }

@@ -7,7 +7,7 @@
 //! - takes what ended from [`Policy::drain_ended`], after having reported what failed.
 //!
 //! The rules are in [`LaneRules`]; `queue` keeps the order, `ledger` the slots, `pace` the spacing, `ticket` the places
-//! that outlive sockets, and `admit` puts them together.
+//! that outlive sockets, and `admit` puts them together. `shadow` is what a lane that observes would have done.
 
 mod account;
 mod action;
@@ -23,6 +23,7 @@ mod queue;
 mod recent;
 mod reconcile;
 mod rules;
+mod shadow;
 mod tally;
 mod ticket;
 mod time;
@@ -42,6 +43,7 @@ pub use ids::{AccountId, ClientId, ConnHandle, LaneId};
 pub use observe::StartProfile;
 pub use outcome::{Counters, Ended, Outcome, Refusal};
 pub use rules::{ConnectHold, LaneRules, Pace, PaceMode};
+pub use shadow::{Setbacks, WouldHave};
 pub use time::Ns;
 pub use view::{AccountView, LaneView, Limits, WaiterView};
 
@@ -107,18 +109,18 @@ impl Policy {
     /// already is looked at again when something else happens in its lane.
     pub fn name_account(&mut self, account: AccountId, name: &str) {
         self.names.set(account, name.to_owned());
-        self.sync_cap(account);
+        self.recap(account);
     }
 
     /// Forgets an account's name, when its cgroup is gone.
     pub fn forget_account(&mut self, account: AccountId) {
         self.names.forget(account);
-        self.sync_cap(account);
+        self.recap(account);
     }
 
-    fn sync_cap(&mut self, account: AccountId) {
+    fn recap(&mut self, account: AccountId) {
         for lane in self.lanes.values_mut() {
-            lane.sync_cap(Some(account), &self.names);
+            lane.recap(account, &self.names);
         }
     }
 

@@ -13,7 +13,7 @@ const RAMP: Duration = Duration::from_secs(5);
 const RAMP_GAP_MAX: Duration = Duration::from_millis(500);
 
 /// Decides when starts may be, and remembers when they were.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pacer {
     /// `None`: the lane has no pace.
     spacing: Option<Spacing>,
@@ -23,7 +23,7 @@ pub(super) struct Pacer {
 }
 
 /// A [`Pace`] worked out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Spacing {
     /// The shortest time between two starts.
     gap: Duration,
@@ -37,7 +37,7 @@ struct Window {
     length: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Ramp {
     gap: Duration,
     last: Option<Ns>,

@@ -13,7 +13,7 @@ use std::{
 
 use shaper_common::{CLASS_COUNT, Class};
 
-use super::{AccountId, ClientId, ConnHandle, Ns, Stage, ticket::Place};
+use super::{AccountId, ClientId, ConnHandle, HeldConn, Ns, Stage, ticket::Place};
 
 /// Waiters in order of arrival.
 type Line = BTreeMap<Place, ConnHandle>;
@@ -28,6 +28,20 @@ pub(super) struct Waiter {
     /// When this socket began to wait. Its ticket may be older.
     pub(super) since: Ns,
     pub(super) place: Place,
+}
+
+impl Waiter {
+    /// The waiter as the kernel told of it.
+    pub(super) fn as_held(&self) -> HeldConn {
+        HeldConn {
+            conn: self.conn,
+            class: self.class,
+            account: self.account,
+            client: self.client,
+            stage: self.stage,
+            since: self.since,
+        }
+    }
 }
 
 #[derive(Debug, Default)]

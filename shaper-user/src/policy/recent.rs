@@ -25,6 +25,7 @@ pub(super) struct Recent {
 struct Slice {
     index: u64,
     waits: BTreeMap<u16, u32>,
+    held: u32,
     timeouts: u32,
     refusals: u32,
     peak: u32,
@@ -42,6 +43,11 @@ impl Recent {
         }
     }
 
+    /// Somebody did not find a slot at once.
+    pub(super) fn held(&mut self, now: Ns) {
+        self.slice(now).held += 1;
+    }
+
     pub(super) fn timed_out(&mut self, now: Ns) {
         self.slice(now).timeouts += 1;
     }
@@ -53,6 +59,10 @@ impl Recent {
     pub(super) fn in_flight(&mut self, now: Ns, slots: u32) {
         let slice = self.slice(now);
         slice.peak = slice.peak.max(slots);
+    }
+
+    pub(super) fn holds(&self, now: Ns) -> u32 {
+        self.current(now).map(|slice| slice.held).sum()
     }
 
     pub(super) fn timeouts(&self, now: Ns) -> u32 {
@@ -183,9 +193,11 @@ mod tests {
     #[test]
     fn counts_leave_after_five_minutes() {
         let mut recent = Recent::default();
+        recent.held(at(4));
         recent.timed_out(at(5));
         recent.refused(at(200));
         recent.in_flight(at(200), 7);
+        assert_eq!((recent.holds(at(299)), recent.holds(at(301))), (1, 0));
         assert_eq!((recent.timeouts(at(299)), recent.refusals(at(299))), (1, 1));
         assert_eq!((recent.timeouts(at(301)), recent.refusals(at(301))), (0, 1));
         assert_eq!((recent.peak(at(301)), recent.peak(at(501))), (7, 0));

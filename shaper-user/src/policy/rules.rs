@@ -18,6 +18,8 @@ pub enum ConnectHold {
 pub struct LaneRules {
     /// Requests in flight at once; 0: observe only.
     pub max_inflight: u32,
+    /// Whether anything is held. If not, the lane observes, and a `max_inflight` of more than 0 is what it would have done.
+    pub enforce: bool,
     /// Waiters at which a further connect is refused.
     pub max_queue: u32,
     /// The longest wait, by class.
@@ -75,6 +77,17 @@ impl LaneRules {
 
     /// Whether the lane only observes: nothing is held (A2).
     pub fn observes(&self) -> bool {
-        self.max_inflight == 0
+        self.max_inflight == 0 || !self.enforce
+    }
+
+    /// The rules that a lane which observes enforces on paper (A21); `None`: it enforces its own, or has no limit.
+    pub(super) fn on_paper(&self) -> Option<Self> {
+        (self.observes() && self.max_inflight > 0).then(|| Self {
+            enforce: true,
+            // No socket is there to be held in two stages, and no client gives up and comes back for its place.
+            connect_hold: ConnectHold::Always,
+            ticket_grace: Duration::ZERO,
+            ..self.clone()
+        })
     }
 }

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use shaper_common::{CLASS_COUNT, Class};
 
 use super::{
-    AccountId, ClientId, ConnHandle, Counters, Ns, SATURATED_AFTER, StartProfile, lane::Lane,
+    AccountId, ClientId, ConnHandle, Counters, Ns, SATURATED_AFTER, StartProfile, WouldHave,
+    lane::Lane,
 };
 
 /// One lane at one instant.
@@ -42,12 +43,14 @@ pub struct LaneView {
     pub counters: Counters,
     /// Since the lane was made.
     pub starts: StartProfile,
+    /// In a lane that observes and has a limit: what the limit would have done.
+    pub would_have: Option<WouldHave>,
 }
 
 /// What a lane may use, after everything that bounds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Slots, as configured; 0: the lane observes.
+    /// Slots, as configured; 0: none, the lane observes. A lane may also observe with a limit.
     pub limit: u32,
     /// Slots that the lane may use now: the budget, at most the limit.
     pub effective: u32,
@@ -109,6 +112,7 @@ impl Lane {
             accounts: self.account_views(),
             counters: self.tally.counters,
             starts: self.tally.starts.clone(),
+            would_have: self.shadow.as_ref().map(|shadow| shadow.view(now)),
         }
     }
 

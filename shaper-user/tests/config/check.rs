@@ -58,6 +58,11 @@ window_slack = "1500ms"
         "lanes.d/embed.toml",
         "endpoints = [\"127.0.0.1:4000\"]\nmax_inflight = 0\nudp = \"allow\"",
     );
+    write(
+        dir.path(),
+        "lanes.d/trial.toml",
+        "endpoints = [\"127.0.0.1:4001\"]\nmax_inflight = 2\nenforce = false\nmax_queue = 9\nqueue_timeout = \"1m\"\ninteractive_reserve = 1",
+    );
     // Left alone: an editor's lock and backup files, and a lane put aside.
     write(dir.path(), "lanes.d/.#embed.toml", "x");
     write(dir.path(), "lanes.d/embed.toml~", "x");
@@ -73,7 +78,7 @@ window_slack = "1500ms"
     );
     assert_eq!(
         out,
-        "DIR: 2 lanes, 1 enforced, 1 warning
+        "DIR: 3 lanes, 1 enforced, 1 warning
   listen      http://127.0.0.1:9797
   governs     processes in the class cgroups
   interactive shaper/interactive
@@ -96,6 +101,15 @@ lane reasoning: 6 in flight, 1 of them for interactive only
   order       by class, then arrival; one class up per 1m waited; place kept 10s for a reconnect
   caps        bulk 4, each account 3, account acme 20
   pace        evenly spread, 15 per minute, at least 250ms apart, 0.100 of each rate kept free, windows 1s 500ms longer
+
+lane trial: observes only, holds nothing; shows what would wait with 2 in flight, 1 of them for interactive only
+  endpoints   127.0.0.1:4001
+  udp         blocked
+  slots       come back after 2s idle, 15s after an abort; up to 128 bytes pass a held request
+  queue       9 waiters, then connects fail with ECONNREFUSED
+  wait        at most 1m
+  holds       connects for 4s, then their requests
+  order       by class, then arrival; one class up per 1m waited; place kept 10s for a reconnect
 "
     );
 }

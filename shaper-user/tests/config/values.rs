@@ -23,6 +23,7 @@ fn a_lane_with_only_what_it_needs_has_the_documented_defaults() {
         lane.rules,
         LaneRules {
             max_inflight: 6,
+            enforce: true,
             max_queue: 64,
             queue_timeout: [secs(300); 3],
             interactive_reserve: 0,
@@ -45,6 +46,7 @@ fn every_setting_of_a_lane_arrives() {
     let text = r#"
 endpoints     = ["http://10.1.2.3:8000/v1", "10.1.0.0/16:443", "[fd00::/8]:443", "gateway.internal:443"]
 max_inflight  = 6
+enforce       = false
 max_queue     = 64
 queue_timeout = "5m"
 interactive_reserve = 1
@@ -89,6 +91,7 @@ window_slack = "1500ms"
         lane.rules,
         LaneRules {
             max_inflight: 6,
+            enforce: false,
             max_queue: 64,
             queue_timeout: [secs(300), secs(300), secs(600)],
             interactive_reserve: 1,
@@ -180,6 +183,28 @@ fn a_lane_that_observes_may_keep_every_other_setting() {
     )])
     .unwrap();
     assert_eq!(bare.warnings, []);
+}
+
+/// A21, B7: enforcement is a switch of its own. The rules under it are complete, checked and warned of as if they held.
+#[test]
+fn a_lane_that_does_not_enforce_its_limit_keeps_it() {
+    assert!(lane("enforce = true").enforces());
+    let trial = lane("enforce = false\ninteractive_reserve = 2");
+    assert!(!trial.enforces());
+    assert_eq!(
+        (trial.rules.max_inflight, trial.rules.interactive_reserve),
+        (6, 2)
+    );
+    assert_eq!(
+        said_of("enforce = false\nconnect_hold = \"5s\""),
+        said_of("enforce = true\nconnect_hold = \"5s\"")
+    );
+    let unlimited = "endpoints = [\"a.test:1\"]\nmax_inflight = 0\nenforce = true";
+    let config = parse(&[("lanes.d/a.toml", unlimited)]).unwrap();
+    assert!(!config.lanes[0].enforces());
+    let incomplete = "endpoints = [\"a.test:1\"]\nmax_inflight = 1\nenforce = false";
+    let errors = parse(&[("lanes.d/a.toml", incomplete)]).unwrap_err();
+    assert_eq!(errors.error_count(), 2, "{errors}");
 }
 
 /// A4: the reserve always leaves one slot for the rest.
@@ -319,9 +344,15 @@ fn the_example_lanes_can_be_enforced_as_their_comments_say() {
                 },
             )
             .replace("max_inflight  = 0", "max_inflight = 6");
-        let config =
-            parse(&[("lanes.d/a.toml", &text)]).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
-        assert!(config.lanes[0].enforces());
-        assert_eq!(config.warnings, []);
+        let trial = parse(&[("lanes.d/a.toml", &text)]);
+        let trial = trial.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        let enforced = text.replace("enforce       = false", "");
+        let enforced = parse(&[("lanes.d/a.toml", &enforced)]).unwrap();
+        assert!(enforced.lanes[0].enforces());
+        assert_eq!(enforced.lanes[0].rules.max_inflight, 6);
+        assert_eq!(trial.lanes[0].enforces(), !has_own_limit);
+        for config in [trial, enforced] {
+            assert_eq!(config.warnings, []);
+        }
     }
 }

@@ -79,3 +79,57 @@ fn an_event_costs_about_the_same_with_a_hundred_thousand_waiters() {
         "300 rounds take {many:?} with 100,000 waiters and {few:?} with 100"
     );
 }
+
+/// The shortest of several measurements of a few thousand events before a lane that observes: somebody arrives behind
+/// this many who would wait, and somebody's turn in the shadow comes.
+fn cost_of_shadow(waiters: u64) -> Duration {
+    let mut policy = Policy::new();
+    let rules = LaneRules {
+        enforce: false,
+        max_queue: u32::MAX,
+        ..rules(50)
+    };
+    policy.set_lane(Ns(0), world::LANE, "lane", rules, &mut Vec::new());
+    let arrive = |policy: &mut Policy, number| {
+        let open = OpenConn {
+            conn: ConnHandle(number),
+            class: Class::ALL[number as usize % 3],
+            account: Some(AccountId(1 + number % 100)),
+            client: ClientId(number as u32),
+        };
+        policy.on_event(
+            Ns(number),
+            world::LANE,
+            Event::Opened(open),
+            &mut Vec::new(),
+        );
+    };
+    let mut next = 50 + waiters;
+    (0..next).for_each(|number| arrive(&mut policy, number));
+    let mut oldest = 0;
+    let rounds = (0..8).map(|_| {
+        let begin = Instant::now();
+        for _ in 0..300 {
+            let released = Event::Released {
+                conn: ConnHandle(oldest),
+                refunded: false,
+            };
+            policy.on_event(Ns(next), world::LANE, released, &mut Vec::new());
+            arrive(&mut policy, next);
+            (oldest, next) = (oldest + 1, next + 1);
+        }
+        begin.elapsed()
+    });
+    rounds.min().unwrap_or_default()
+}
+
+/// A21: on paper, too, an event costs about the same however many would wait.
+#[test]
+fn an_event_costs_about_the_same_with_a_hundred_thousand_in_the_shadow() {
+    let few = cost_of_shadow(100);
+    let many = cost_of_shadow(100_000);
+    assert!(
+        many < few * 10,
+        "300 rounds take {many:?} with 100,000 in the shadow and {few:?} with 100"
+    );
+}

@@ -119,7 +119,11 @@ impl Kernel {
             };
             self.set_gate(conn, Gate::Open);
             self.starts.push(now);
-            self.news.push_back(Event::Opened(self.as_open(conn)));
+            let open = self.as_open(conn);
+            self.news.push_back(match stage {
+                Stage::Connect => Event::Opened(open),
+                Stage::Request => Event::Resumed(open),
+            });
         } else {
             self.set_gate(conn, Gate::Held(stage));
             self.conns.get_mut(&conn).expect("exists").since = now;

@@ -8,6 +8,7 @@ mod order;
 mod pauses;
 mod properties;
 mod reload;
+mod shadow;
 mod starvation;
 mod tickets;
 mod truth;
@@ -24,6 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn rules(max_inflight: u32) -> LaneRules {
     LaneRules {
         max_inflight,
+        enforce: true,
         max_queue: 1000,
         queue_timeout: [SECOND * 300; 3],
         interactive_reserve: 0,

@@ -67,6 +67,11 @@ fn lane_rules() -> impl Strategy<Value = LaneRules> {
         )
 }
 
+/// The same for a lane that may only observe.
+fn switched_rules() -> impl Strategy<Value = LaneRules> {
+    (lane_rules(), any::<bool>()).prop_map(|(rules, enforce)| LaneRules { enforce, ..rules })
+}
+
 /// What clients do, and time.
 fn traffic() -> impl Strategy<Value = Op> {
     prop_oneof![
@@ -86,7 +91,7 @@ fn operations() -> impl Strategy<Value = Op> {
         2 => (1u64..4000).prop_map(Op::Pause),
         1 => Just(Op::Resume),
         3 => (0u32..7).prop_map(Op::Budget),
-        2 => lane_rules().prop_map(|rules| Op::Reload(Box::new(rules))),
+        2 => switched_rules().prop_map(|rules| Op::Reload(Box::new(rules))),
     ]
 }
 
@@ -191,6 +196,7 @@ impl Run {
             self.check_order(done);
         }
         self.check_idle_slots();
+        self.check_shadow();
     }
 
     /// The policy knows all there is to know.
@@ -269,6 +275,20 @@ impl Run {
         }
     }
 
+    /// A21: in the shadow of a lane is who is in flight, nobody twice and nobody else.
+    fn check_shadow(&self) {
+        let observes = self.world.kernel.rules.observes();
+        let mut shown: Vec<_> = self.world.in_shadow().collect();
+        shown.sort();
+        if observes && self.is_up_to_date() {
+            let conns = &self.world.kernel.conns;
+            let open = conns.iter().filter(|(_, state)| state.gate == Gate::Open);
+            assert_eq!(shown, open.map(|(&conn, _)| conn).collect::<Vec<_>>());
+        } else if !observes {
+            assert_eq!(shown, []);
+        }
+    }
+
     /// Everybody leaves, all news comes, and every ticket lapses.
     fn end(&mut self) {
         while let Some(conn) = self.pick(0, |_| true) {
@@ -291,7 +311,7 @@ proptest! {
     /// the reserve is not taken by others, nobody is passed (all checked at every step), and nothing is left at the end.
     #[test]
     fn the_lane_keeps_its_promises_through_trouble(
-        rules in lane_rules(),
+        rules in switched_rules(),
         ops in prop::collection::vec(
             prop_oneof![12 => traffic(), 2 => operations(), 2 => trouble()],
             1..150,
@@ -307,7 +327,7 @@ proptest! {
     /// Every request ends its wait in exactly one outcome, however late the news of it.
     #[test]
     fn every_waiter_ends_in_exactly_one_outcome(
-        rules in lane_rules(),
+        rules in switched_rules(),
         ops in prop::collection::vec(prop_oneof![12 => traffic(), 2 => operations()], 1..150),
     ) {
         let mut run = Run::new(rules);

@@ -207,6 +207,16 @@ impl World {
             .collect()
     }
 
+    /// Everybody whom the lane's shadow knows: with a slot, in line, turned away, or seen in a picture only.
+    pub(super) fn in_shadow(&self) -> impl Iterator<Item = ConnHandle> {
+        let shadow = self.policy.lanes[&LANE].shadow.iter();
+        shadow.flat_map(|shadow| {
+            let Lane { ledger, queue, .. } = &shadow.lane;
+            let without_part = shadow.turned_away.iter().chain(&shadow.unheard).copied();
+            ledger.conns().chain(queue.conns()).chain(without_part)
+        })
+    }
+
     /// A9, E4: nobody is left anywhere.
     pub(super) fn assert_empty(&self) {
         let view = self.view();
@@ -221,5 +231,9 @@ impl World {
         assert_eq!(lane.leaving.len(), 0);
         assert_eq!(lane.queue.accounts().count(), 0);
         assert_eq!(lane.queue.first_connecting(), None);
+        if let Some(shadow) = &lane.shadow {
+            assert_eq!(self.in_shadow().count(), 0, "{shadow:?}");
+            assert_eq!(shadow.lane.tickets.len() + shadow.lane.leaving.len(), 0);
+        }
     }
 }

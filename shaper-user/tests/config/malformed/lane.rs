@@ -113,6 +113,10 @@ fn a_bad_line_in_a_lane_is_named_with_its_place_and_remedy() {
             ],
         ),
         (
+            "enforce = \"yes\"",
+            &[":5:11: `enforce`: is a string", "true or false"],
+        ),
+        (
             "udp = [\"block\"]",
             &[":5:7: `udp`: is an array", "\"block\" or \"allow\""],
         ),
