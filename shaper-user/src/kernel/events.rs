@@ -33,9 +33,13 @@ impl Events {
         // SAFETY: the ring keeps its descriptor open for the call.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }.try_clone_to_owned()
     }
+}
+
+impl Iterator for Events {
+    type Item = Message;
 
     /// The next message; `None` when the ring is empty.
-    pub fn next(&mut self) -> Option<Message> {
+    fn next(&mut self) -> Option<Message> {
         loop {
             let item = self.ring.next()?;
             // SAFETY: in both cases long enough, and every bit pattern is a valid value.

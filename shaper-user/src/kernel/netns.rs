@@ -1,6 +1,12 @@
 //! The network namespaces that governed sockets live in.
 
-use std::{collections::HashMap, fs::File, io, os::fd::AsFd, thread};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fs::File,
+    io,
+    os::fd::AsFd,
+    thread,
+};
 
 use nix::sched::{CloneFlags, setns};
 
@@ -40,12 +46,10 @@ impl Namespaces {
     /// The process or its namespace is gone (`NotFound`), it has moved to another namespace (`InvalidData`), or raw
     /// sockets are not permitted (CAP_NET_RAW, and CAP_SYS_ADMIN to enter a namespace).
     pub fn open(&mut self, netns: NetnsCookie, pid: u32) -> io::Result<&Namespace> {
-        if !self.by_cookie.contains_key(&netns) {
-            let namespace = enter(netns, pid)?;
-            self.by_cookie.insert(netns, namespace);
+        match self.by_cookie.entry(netns) {
+            Entry::Occupied(open) => Ok(open.into_mut()),
+            Entry::Vacant(vacant) => Ok(vacant.insert(enter(netns, pid)?)),
         }
-        self.get(netns)
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// The namespace `netns` if it is open.
