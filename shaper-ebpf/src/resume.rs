@@ -64,11 +64,11 @@ pub fn yield_slot(conn: &mut Conn, id: ConnId, word: GateWord) -> bool {
 
 #[inline(always)]
 fn purse(account_caps: bool, conn: &Conn) -> Purse {
-    if !account_caps || conn.account_cgroup == 0 {
-        return Purse::None;
-    }
     match conn.account.load() {
-        0 => Purse::Unknown,
+        0 if account_caps && conn.account_cgroup != 0 => Purse::Unknown,
+        0 => Purse::None,
+        // Also when the lane has no account caps any more: the slot will be given back on this element, so it must be
+        // taken there.
         index => Purse::Known(index - 1),
     }
 }

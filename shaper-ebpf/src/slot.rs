@@ -53,7 +53,7 @@ pub fn decide(lane: &Lane, class: Class, purse: &Purse, bound: Bound) -> Decisio
         return Decision::Open;
     }
     let ahead = lane.queued.add(1);
-    if bound == Bound::Queue && ahead >= lane.max_queue.load() {
+    if bound == Bound::Queue && ahead >= places(lane, purse) {
         lane.queued.sub(1);
         lane.refused[by_class].add(1);
         return Decision::Refuse(lane.refuse_errno.load());
@@ -72,6 +72,14 @@ pub fn decide(lane: &Lane, class: Class, purse: &Purse, bound: Bound) -> Decisio
 #[inline(always)]
 pub fn must_wait(lane: &Lane, class: Class) -> bool {
     lane.mode.load() == LaneMode::Enforce as u32 && someone_ahead(lane, class, 0)
+}
+
+/// How many may wait. An account without an element waits for the controller to make one, not for a slot: for that there
+/// is a place even in a lane in which nobody may wait.
+#[inline(always)]
+fn places(lane: &Lane, purse: &Purse) -> u32 {
+    let places = lane.max_queue.load();
+    if let Purse::Unknown = purse { places.max(1) } else { places }
 }
 
 /// Whether a waiter of this class or a more urgent one, besides `own` of our own, must go first.

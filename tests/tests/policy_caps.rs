@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use nix::errno::Errno;
 use shaper_tests::cgroup::Cgroup;
 use shaper_tests::client::{ProbeReport, Running, finish_all, probe};
 use shaper_tests::controller::Controller;
@@ -66,6 +67,42 @@ fn an_account_at_its_cap_waits_while_others_go_on() -> Result<()> {
         "the peaks at the gateway; {tally:?}"
     );
     assert_eq!(tally.served(), 14);
+    Ok(())
+}
+
+/// B2, D3: an account that shaper has not seen before takes a free slot also in a lane in which nobody may wait; and where
+/// nobody may wait, an account at its cap is refused at once.
+#[test]
+fn a_new_account_needs_no_place_in_the_queue() -> Result<()> {
+    let stage = Stage::set()?;
+    let release = Latch::shut();
+    let gateway = Gateway::answering(Answer::once_open(&release))?;
+    let controller = Controller::builder(&stage)?
+        .lane(
+            "gateway",
+            LaneFile::over(gateway.addresses())
+                .limit(4)
+                .queue(0)
+                .line("[account]\nmax_inflight = 1"),
+        )?
+        .start()?;
+    let acme = stage.cgroups().group("bulk/acme")?;
+
+    let mut clients = call(&gateway, "acme", 1, &acme)?;
+    controller.wait_for("gateway", 1, 0)?;
+    for report in finish_all(call(&gateway, "acme", 2, &acme)?, PATIENCE)? {
+        assert!(
+            matches!(report, ProbeReport::Failed { errno, .. } if errno == Errno::ECONNREFUSED as i32),
+            "{report:?}"
+        );
+    }
+    let other = stage.cgroups().group("bulk/other")?;
+    clients.extend(call(&gateway, "other", 1, &other)?);
+    controller.wait_for("gateway", 2, 0)?;
+    release.open();
+    for report in finish_all(clients, PATIENCE)? {
+        report.answered()?;
+    }
     Ok(())
 }
 

@@ -23,6 +23,7 @@ impl Controller {
             .collect();
         let mut open = HashSet::new();
         let mut accounts = HashSet::new();
+        let mut unsettled = Vec::new();
         let mut namespaces = HashSet::new();
         let mut remotes = HashSet::new();
         let views: Vec<_> = self.tables.views().collect();
@@ -32,7 +33,12 @@ impl Controller {
             };
             let account =
                 Some(AccountId(view.record.account_cgroup)).filter(|account| account.0 != 0);
-            accounts.extend(account.map(|account| (lane, account)));
+            if let Some(account) = account {
+                accounts.insert((lane, account));
+                if view.gate().waits() && view.record.account.load() == 0 {
+                    unsettled.push((lane, account, view.id));
+                }
+            }
             namespaces.insert(view.netns());
             remotes.insert(view.remote());
             if view.gate() == Gate::Lingering {
@@ -65,6 +71,13 @@ impl Controller {
                 Gate::Lingering => picture.open.push(conn),
                 _ => {}
             }
+        }
+        // The news of a wait may have been lost, and with it what it would have set off.
+        for (_, account) in &accounts {
+            self.learn_account(*account);
+        }
+        for (lane, account, id) in unsettled {
+            self.settle_account(lane, account, id);
         }
         for (lane, mut picture) in pictures {
             if let Some(element) = self.tables.lanes.get(u32::from(lane.0)) {

@@ -179,21 +179,32 @@ impl Controller {
             return None;
         }
         let account = AccountId(event.account_cgroup);
+        self.learn_account(account);
+        if event.kind == EventKind::Held as u32 {
+            self.settle_account(lane, account, event.conn());
+        }
+        Some(account)
+    }
+
+    /// Tells the policy the name of an account that is new.
+    pub(super) fn learn_account(&mut self, account: AccountId) {
         if !self.accounts.knows(account)
             && let Some(name) = self.accounts.learn(account, &self.classes.paths())
         {
             self.policy.name_account(account, name);
         }
-        if event.kind == EventKind::Held as u32
-            && self
-                .lanes
-                .get(lane)
-                .is_some_and(|lane| lane.caps_accounts())
+    }
+
+    /// Sees to it that a waiter counts on its account, if accounts have caps in the lane.
+    pub(super) fn settle_account(&mut self, lane: LaneId, account: AccountId, id: ConnId) {
+        if self
+            .lanes
+            .get(lane)
+            .is_some_and(|lane| lane.caps_accounts())
         {
             self.accounts
-                .settle(lane, account, event.conn(), &self.policy, &mut self.tables);
+                .settle(lane, account, id, &self.policy, &mut self.tables);
         }
-        Some(account)
     }
 }
 
