@@ -207,10 +207,13 @@ fn request(ctx: &SkBuffContext, governed: &Governed, word: GateWord, outgoing: &
         return PASS;
     }
     let first = conn.held.len == 0 || is_syn_header(conn);
+    let acknowledged = acknowledgement(conn);
     conn.held_packets += 1;
     keep_header(ctx, conn, &outgoing.segment);
-    if first {
-        emit(EventKind::RequestHeld, conn, governed.id, 0, Urgency::Leisure);
+    // The acknowledgement that rides on the segment is lost with it, and TCP takes it for sent (`__tcp_transmit_skb`:
+    // `tcp_event_ack_sent`). The controller's probe carries it.
+    if first || acknowledgement(conn) != acknowledged {
+        emit(EventKind::RequestHeld, conn, governed.id, 0, Urgency::Now);
     }
     // As with a held SYN: an admission in between must not be missed.
     match record::word_of(conn, governed.id) {
@@ -308,6 +311,13 @@ fn note_passed(conn: &mut Conn, outgoing: &Outgoing) {
 #[inline(always)]
 fn is_syn_header(conn: &Conn) -> bool {
     conn.held.header[13] & 0x02 != 0
+}
+
+/// The acknowledgement number in the kept header (RFC 9293, 3.1).
+#[inline(always)]
+fn acknowledgement(conn: &Conn) -> u32 {
+    let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = conn.held.header;
+    u32::from_be_bytes([a, b, c, d])
 }
 
 /// Keeps the TCP header of a packet that is dropped, for the controller to send in the socket's name.

@@ -32,7 +32,7 @@ pub struct Client<R> {
 }
 
 impl<R: Report> Client<R> {
-    fn new(name: impl Into<String>, command: Command) -> Self {
+    pub(crate) fn new(name: impl Into<String>, command: Command) -> Self {
         Self {
             name: name.into(),
             command,
@@ -282,7 +282,8 @@ impl<R: DeserializeOwned> Report for PythonReport<R> {
     }
 }
 
-fn parse<R: DeserializeOwned>(finished: &Finished) -> Result<R> {
+/// The JSON document that a client printed.
+pub(crate) fn parse<R: DeserializeOwned>(finished: &Finished) -> Result<R> {
     serde_json::from_str(&finished.stdout).with_context(|| {
         format!(
             "the client ended with {} and printed no report; it said:\n{}{}",

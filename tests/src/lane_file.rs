@@ -11,6 +11,8 @@ pub struct LaneFile {
     max_inflight: usize,
     max_queue: usize,
     queue_timeout: Duration,
+    /// `None`: always.
+    connect_hold: Option<Duration>,
     more: String,
 }
 
@@ -22,7 +24,8 @@ impl LaneFile {
             max_inflight: 1,
             max_queue: 100,
             queue_timeout: Duration::from_secs(300),
-            more: "connect_hold = \"always\"\n".to_owned(),
+            connect_hold: None,
+            more: String::new(),
         }
     }
 
@@ -50,6 +53,15 @@ impl LaneFile {
         }
     }
 
+    /// `connect_hold`: longer waits hold the request instead.
+    #[must_use]
+    pub fn connect_hold(self, connect_hold: Duration) -> Self {
+        Self {
+            connect_hold: Some(connect_hold),
+            ..self
+        }
+    }
+
     /// One more line, or several. Tables go last.
     #[must_use]
     pub fn line(mut self, line: &str) -> Self {
@@ -65,8 +77,13 @@ impl LaneFile {
             .iter()
             .map(|endpoint| format!("\"{endpoint}\""))
             .collect();
+        let connect_hold = match self.connect_hold {
+            None => "always".to_owned(),
+            Some(longest) => format!("{}ms", longest.as_millis()),
+        };
         format!(
-            "endpoints = [{}]\nmax_inflight = {}\nmax_queue = {}\nqueue_timeout = \"{}ms\"\n{}",
+            "endpoints = [{}]\nmax_inflight = {}\nmax_queue = {}\nqueue_timeout = \"{}ms\"\n\
+             connect_hold = \"{connect_hold}\"\n{}",
             endpoints.join(", "),
             self.max_inflight,
             self.max_queue,

@@ -14,6 +14,8 @@ pub mod gateway;
 pub mod kernel_state;
 pub mod lane_file;
 pub mod metrics;
+pub mod model_api;
+pub mod model_client;
 pub mod netns;
 pub mod process;
 pub mod snapshot;

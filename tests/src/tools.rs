@@ -1,7 +1,7 @@
 //! Where the executables are that scenarios start.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
@@ -28,6 +28,37 @@ pub fn shaper() -> Result<PathBuf> {
 /// If the running test does not lie in a cargo build directory.
 pub fn probe() -> Result<PathBuf> {
     beside_the_test("shaper-test-probe")
+}
+
+/// The reqwest client of `src/bin/reqwest.rs`, which cargo builds along with the tests.
+///
+/// # Errors
+/// If the running test does not lie in a cargo build directory.
+pub fn reqwest() -> Result<PathBuf> {
+    beside_the_test("shaper-test-reqwest")
+}
+
+/// A file below `tests/clients`, the sources of the clients in other languages.
+pub fn client_source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("clients")
+        .join(name)
+}
+
+/// A file below `target/test-clients`, where `cargo xtask setup` installs what those clients need.
+///
+/// # Errors
+/// If the file is not there.
+pub fn installed_client(name: &str) -> Result<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../target/test-clients")
+        .join(name);
+    ensure!(
+        path.exists(),
+        "{} is missing: run `cargo xtask setup`, which installs the clients of the end-to-end tests",
+        path.display()
+    );
+    Ok(path)
 }
 
 /// Test executables lie in `target/PROFILE/deps`, binaries in `target/PROFILE`.

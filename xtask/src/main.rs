@@ -10,6 +10,7 @@ mod run;
 mod setup;
 mod strip;
 mod test;
+mod test_clients;
 mod test_report;
 mod toolchain;
 mod workspace;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     command::{self, cargo, find_program, privileged},
+    test_clients,
     toolchain::{BPF_LINKER_VERSION, Toolchain, has_rustup, linker_version},
 };
 
@@ -21,8 +22,19 @@ const DEBIAN_COMPILER: &[&str] = &[
 const DEBIAN_LLVM: (&str, &str) = ("/usr/lib/llvm-22", "llvm-22");
 
 /// The clients and tools that the end-to-end tests start.
-const DEBIAN_TESTS: &[&str] = &["curl", "iproute2", "nodejs", "openssl", "python3"];
-const TEST_PROGRAMS: &[&str] = &["curl", "ip", "node", "openssl", "python3"];
+const DEBIAN_TESTS: &[&str] = &[
+    "curl",
+    "golang-go",
+    "iproute2",
+    "nodejs",
+    "openssl",
+    "python3",
+    "python3-venv",
+];
+const TEST_PROGRAMS: &[&str] = &["curl", "go", "ip", "node", "npm", "openssl", "python3"];
+
+/// Node's own packages bring `npm` along and refuse to live beside Debian's.
+const DEBIAN_NPM: &str = "npm";
 
 /// Installs what is missing on Debian 12; says what to install elsewhere.
 ///
@@ -41,6 +53,7 @@ pub fn run() -> Result<()> {
         .collect();
     match toolchain {
         Ok(toolchain) if absent.is_empty() => {
+            test_clients::install()?;
             eprintln!("ready: {}, {}", toolchain.compiler, toolchain.linker);
             Ok(())
         }
@@ -64,10 +77,13 @@ pub fn run() -> Result<()> {
 
 fn install_packages() -> Result<()> {
     let wanted = [DEBIAN_COMPILER, DEBIAN_TESTS].concat();
-    let missing: Vec<&str> = wanted
+    let mut missing: Vec<&str> = wanted
         .into_iter()
         .filter(|package| !is_installed(package))
         .collect();
+    if find_program("npm").is_none() {
+        missing.push(DEBIAN_NPM);
+    }
     if missing.is_empty() {
         return Ok(());
     }

@@ -30,6 +30,10 @@ const PAUSES: [Duration; 8] = [
 /// default `tcp_retries2`, and within the idle times of common middleboxes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 
+/// How long an acknowledgement that was held back may wait: as long as TCP delays one (`TCP_DELACK_MIN`), and less than
+/// the gateway waits before it repeats itself (`TCP_RTO_MIN`, 200 ms).
+const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(40);
+
 /// What is to be sent, and when.
 #[derive(Debug, Default)]
 pub struct Nudges {
@@ -50,10 +54,14 @@ impl Nudges {
         self.attempt(now, id, 0, tables, namespaces);
     }
 
-    /// Request bytes of `id` are held: probes from time to time.
+    /// Request bytes of `id` are held, and with them an acknowledgement of what has come from the gateway: a probe that
+    /// makes up for it, and further ones from time to time.
     pub fn request_held(&mut self, now: Ns, id: ConnId) {
-        if !self.held.contains(id) {
-            self.held.set(id, now + PROBE_INTERVAL);
+        let at = now + ACKNOWLEDGE_AFTER;
+        if self.held.contains(id) {
+            self.held.hasten(id, at);
+        } else {
+            self.held.set(id, at);
         }
     }
 

@@ -1,5 +1,6 @@
 //! What the gateway answers, and when.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::latch::Latch;
@@ -38,13 +39,28 @@ pub(super) enum Status {
     TooManyRequests,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Body {
-    /// With a `Content-Length`, of so many bytes.
-    Sized { bytes: usize },
+    /// With a `Content-Length`.
+    Whole {
+        media_type: &'static str,
+        content: Arc<[u8]>,
+    },
     /// Server-sent events as a chunked stream, one chunk an event, `gap` before each but the first, the last chunk
     /// written by itself.
-    Events { count: usize, gap: Duration },
+    Events {
+        events: Arc<[String]>,
+        gap: Duration,
+    },
+}
+
+impl Body {
+    fn filler(bytes: usize) -> Self {
+        Self::Whole {
+            media_type: "text/plain",
+            content: vec![b'.'; bytes].into(),
+        }
+    }
 }
 
 /// What becomes of the connection after the answer.
@@ -97,7 +113,19 @@ impl Answer {
     #[must_use]
     pub fn sized(self, bytes: usize) -> Self {
         Self {
-            body: Body::Sized { bytes },
+            body: Body::filler(bytes),
+            ..self
+        }
+    }
+
+    /// A JSON document with a `Content-Length`.
+    #[must_use]
+    pub fn json(self, document: &serde_json::Value) -> Self {
+        Self {
+            body: Body::Whole {
+                media_type: "application/json",
+                content: document.to_string().into_bytes().into(),
+            },
             ..self
         }
     }
@@ -105,8 +133,18 @@ impl Answer {
     /// A chunked stream of `count` server-sent events, `gap` apart.
     #[must_use]
     pub fn events(self, count: usize, gap: Duration) -> Self {
+        let event = |number| format!("data: {{\"event\": {number}}}\n\n");
+        self.event_stream((0..count).map(event), gap)
+    }
+
+    /// A chunked stream of these server-sent events, each with the empty line at its end, `gap` apart.
+    #[must_use]
+    pub fn event_stream(self, events: impl IntoIterator<Item = String>, gap: Duration) -> Self {
         Self {
-            body: Body::Events { count, gap },
+            body: Body::Events {
+                events: events.into_iter().collect(),
+                gap,
+            },
             ..self
         }
     }
@@ -127,7 +165,7 @@ impl Answer {
             service_time,
             status: Status::Ok,
             headers: String::new(),
-            body: Body::Sized { bytes: SMALL },
+            body: Body::filler(SMALL),
             afterwards: Afterwards::KeepAlive,
         }
     }
@@ -142,9 +180,15 @@ impl Answer {
             Afterwards::KeepAlive => "keep-alive",
             Afterwards::Close => "close",
         };
-        let framing = match self.body {
-            Body::Sized { bytes } => {
-                format!("Content-Type: text/plain\r\nContent-Length: {bytes}")
+        let framing = match &self.body {
+            Body::Whole {
+                media_type,
+                content,
+            } => {
+                format!(
+                    "Content-Type: {media_type}\r\nContent-Length: {}",
+                    content.len()
+                )
             }
             Body::Events { .. } => {
                 "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked".to_owned()

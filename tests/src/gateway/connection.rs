@@ -199,22 +199,21 @@ fn write_answer(wire: &mut impl Wire, answer: &Answer, in_service: InService) ->
         Status::TooManyRequests => Outcome::TurnedAway,
     };
     let mut piece = answer.head().into_bytes();
-    match answer.body {
-        Body::Sized { bytes } => {
+    match &answer.body {
+        Body::Whole { content, .. } => {
             const LAST_PIECE: usize = 16 * 1024;
-            piece.resize(piece.len() + bytes, b'.');
+            piece.extend_from_slice(content);
             let last = piece.split_off(piece.len().saturating_sub(LAST_PIECE));
             wire.write_all(&piece)?;
             in_service.finish(outcome);
             wire.write_all(&last)?;
         }
-        Body::Events { count, gap } => {
+        Body::Events { events, gap } => {
             wire.write_all(&piece)?;
-            for number in 0..count {
+            for (number, event) in events.iter().enumerate() {
                 if number > 0 {
-                    sleep(gap);
+                    sleep(*gap);
                 }
-                let event = format!("data: {{\"event\": {number}}}\n\n");
                 write!(wire, "{:x}\r\n{event}\r\n", event.len())?;
                 wire.flush()?;
             }

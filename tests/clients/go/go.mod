@@ -1,0 +1,3 @@
+module shaper-test-client
+
+go 1.19
