@@ -20,7 +20,8 @@ pub enum EventKind {
     Gone = 6,
     /// The record is free again; `arg` is 1 if the handshake had been completed, 0 if not, 2 if it never had a slot.
     Closed = 7,
-    /// The first bytes of a request were dropped: from now on the connection needs probes.
+    /// The first bytes of a request were dropped, or later ones that acknowledged something new: the connection needs a
+    /// probe soon, and more from time to time.
     RequestHeld = 8,
     /// The first byte of a response; `arg` is the time since the request began to leave, in microseconds.
     Answered = 9,
