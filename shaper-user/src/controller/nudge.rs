@@ -65,6 +65,13 @@ impl Nudges {
         }
     }
 
+    /// Request bytes of `id` are held, whether or not the kernel's word of that was heard.
+    pub fn request_still_held(&mut self, now: Ns, id: ConnId) {
+        if !self.held.contains(id) {
+            self.request_held(now, id);
+        }
+    }
+
     /// The connection is gone.
     pub fn forget(&mut self, id: ConnId) {
         self.opened.remove(id);

@@ -49,7 +49,7 @@ impl Controller {
                     .begin(view.id, Ns(view.record.left_ns), abort_hold);
             }
             if view.gate() == Gate::HeldRequest && view.holds_request_back() {
-                self.nudges.request_held(now, view.id);
+                self.nudges.request_still_held(now, view.id);
             }
             let Some(picture) = pictures.get_mut(&lane) else {
                 continue;
