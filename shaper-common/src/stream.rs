@@ -76,6 +76,9 @@ pub const START: usize = 12;
 /// 1.2, TLS 1.3, AES-GCM under TLS 1.2. See [`SEALED`].
 const SEALED_CONTINUE: [u32; 3] = [5 + 25 + 16, 5 + 25 + 17, 5 + 25 + 24];
 
+/// Payload that is nothing but an alert of two bytes under TLS 1.3, which hides its type (RFC 8446, 5.2).
+const SEALED_ALERT: u32 = 5 + 2 + 17;
+
 impl ServerBytes {
     /// Looks at a payload of `len` bytes that begins with `start`, padded with zeros if it is shorter. `header` returns
     /// the five bytes at an offset into the payload.
@@ -90,7 +93,11 @@ impl ServerBytes {
             return Self::Interim;
         }
         if major == 3 && kind == APPLICATION_DATA {
-            if len == SEALED_CONTINUE[0] || len == SEALED_CONTINUE[1] || len == SEALED_CONTINUE[2] {
+            if len == SEALED_CONTINUE[0]
+                || len == SEALED_CONTINUE[1]
+                || len == SEALED_CONTINUE[2]
+                || len == SEALED_ALERT
+            {
                 return Self::Interim;
             }
             let first = [kind, major, start[2], high, low];
@@ -298,6 +305,12 @@ mod tests {
                 "100 Continue"
             );
         }
+        assert_eq!(server(&record(21, 2)), ServerBytes::Interim, "an alert");
+        assert_eq!(
+            server(&record(23, 19)),
+            ServerBytes::Interim,
+            "a sealed alert"
+        );
         assert_eq!(server(b"x"), ServerBytes::Answer);
     }
 

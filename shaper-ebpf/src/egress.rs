@@ -59,11 +59,12 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
     if segment.payload_len == 0 {
         return PASS;
     }
-    if segment.is_syn() {
-        // TCP Fast Open carries a request. TCP sends the SYN without it when this one gets no answer.
-        return if gate == Gate::Open { PASS } else { DROP };
+    if segment.is_syn() && gate.blocks_requests() {
+        // TCP Fast Open carries a request. TCP follows up with a SYN that has no data (`tcp_send_syn_data`).
+        return DROP;
     }
-    let start = segment.sequence;
+    // SYN counts as one (RFC 9293, 3.4).
+    let start = segment.sequence.wrapping_add(u32::from(segment.is_syn()));
     let end = start.wrapping_add(segment.payload_len);
     // What has passed once passes again: TCP repeats it.
     if governed.conn().tx_bytes != 0 && !seq_after(end, governed.conn().passed_seq) {
@@ -119,7 +120,7 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     if pass_handshake(ctx, conn, governed, outgoing) {
         return PASS;
     }
-    note_preface(ctx, conn, outgoing);
+    note_preface(ctx, conn, governed, outgoing);
     // What would pass a closed gate makes no request: window updates, pings, the end of a handshake.
     let short = slot::lane(conn.lane).is_some_and(|lane| outgoing.segment.payload_len <= lane.wake_bytes.load());
     if short {
@@ -162,7 +163,7 @@ fn gated(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     if pass_handshake(ctx, conn, governed, outgoing) {
         return PASS;
     }
-    note_preface(ctx, conn, outgoing);
+    note_preface(ctx, conn, governed, outgoing);
     if is_wake(conn, outgoing.segment.payload_len) {
         note_passed(conn, outgoing);
         return PASS;
@@ -271,20 +272,23 @@ fn begin_request(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
     conn.end_hint_ns = 0;
     conn.response_end.store(0);
     conn.head_request = u32::from(start == *b"HEAD ");
-    conn.answer_from = if conn.rx_bytes == 0 { packet::received(ctx) } else { conn.rx_seq };
+    conn.answer_from = packet::received(ctx);
     note_passed(conn, outgoing);
 }
 
 /// Learns from a connection's first payload in the clear whether it speaks HTTP/2 (RFC 9113, 3.4).
 #[inline(always)]
-fn note_preface(ctx: &SkBuffContext, conn: &Conn, outgoing: &Outgoing) {
+fn note_preface(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, outgoing: &Outgoing) {
     if conn.tx_bytes != 0 {
         return;
     }
     let start = packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default();
-    if !is_tls(&start) {
-        let protocol = if start == *b"PRI *" { Protocol::Http2 } else { Protocol::Serial };
-        conn.protocol.store(protocol as u32);
+    if start == *b"PRI *" {
+        conn.protocol.store(Protocol::Http2 as u32);
+        // For the operator to be told.
+        glimpse::sent(ctx, conn, governed.id, outgoing);
+    } else if !is_tls(&start) {
+        conn.protocol.store(Protocol::Serial as u32);
     }
 }
 

@@ -14,7 +14,9 @@ use crate::{
 };
 
 const PASS: i32 = 1;
-const TLS_ALERT: u8 = 21;
+
+/// How far ahead of what TCP expects a segment may lie: more than any receive buffer (`tcp_rmem`).
+const FARTHEST_AHEAD: u32 = 1 << 26;
 
 #[inline(always)]
 pub fn packet(ctx: &SkBuffContext) -> i32 {
@@ -28,9 +30,13 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
         let conn = unsafe { &mut *governed.conn };
         let end = start.wrapping_add(segment.payload_len);
         // This program runs before TCP looks at sequence numbers (`tcp_v4_rcv`: `tcp_filter`). What the gateway sends
-        // again, because an acknowledgement was lost or held back here, says nothing new.
-        if conn.rx_bytes != 0 && !seq_after(end, conn.rx_seq) {
-            return PASS;
+        // again, because an acknowledgement was lost or held back here, says nothing new; and what TCP will not take,
+        // for it lies far ahead, is a stray packet or a forged one.
+        if conn.established_ns != 0 {
+            let expected = packet::received(ctx);
+            if !seq_after(end, expected) || seq_after(start, expected.wrapping_add(FARTHEST_AHEAD)) {
+                return PASS;
+            }
         }
         let now = now_ns();
         conn.rx_ns = now;
@@ -84,15 +90,9 @@ fn response(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: 
 /// Whether the payload begins the answer to the present request.
 #[inline(always)]
 fn is_answer(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment, now: u64) -> bool {
-    let start = if segment.payload_len >= START as u32 {
-        packet::load::<START>(ctx, segment.payload_offset()).unwrap_or_default()
-    } else {
-        [0; START]
-    };
-    let header = |at: u32| packet::payload_start(ctx, segment, at);
-    match ServerBytes::of(&start, segment.payload_len, header) {
+    match server_bytes(ctx, segment) {
         ServerBytes::Answer => true,
-        ServerBytes::Ticket if now <= conn.tickets_until_ns => {
+        ServerBytes::Ticket if now <= conn.tickets_until_ns && !ends_chunked(ctx, segment) => {
             conn.unsure_ns = now;
             false
         }
@@ -104,6 +104,17 @@ fn is_answer(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment, now: u64) 
         }
         ServerBytes::Tickets => conn.tickets_until_ns == 0,
     }
+}
+
+#[inline(always)]
+fn server_bytes(ctx: &SkBuffContext, segment: &Segment) -> ServerBytes {
+    let start = if segment.payload_len >= START as u32 {
+        packet::load::<START>(ctx, segment.payload_offset()).unwrap_or_default()
+    } else {
+        [0; START]
+    };
+    let header = |at: u32| packet::payload_start(ctx, segment, at);
+    ServerBytes::of(&start, segment.payload_len, header)
 }
 
 /// The response is over for sure: the slot goes back, the connection stays.
@@ -118,8 +129,8 @@ fn park(conn: &Conn, governed: &Governed, word: GateWord) {
 /// Response bytes although the connection is parked: the guess was wrong, the slot is taken back.
 #[inline(always)]
 fn overrun(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, segment: &Segment) {
-    let start = packet::payload_start(ctx, segment, 0).unwrap_or_default();
-    if start[0] == TLS_ALERT && start[1] == 3 {
+    // An alert, such as the gateway's farewell to an idle connection.
+    if server_bytes(ctx, segment) == ServerBytes::Interim {
         return;
     }
     let Some(lane) = slot::lane(conn.lane) else { return };

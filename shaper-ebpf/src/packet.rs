@@ -63,11 +63,12 @@ pub fn load<const N: usize>(ctx: &SkBuffContext, offset: u32) -> Option<[u8; N]>
     }
 }
 
-/// The smoothed round-trip time of the packet's connection; 0 if it is not known.
+/// The shortest round-trip time of the packet's connection lately; 0 if it is not known. Not the smoothed one: after a
+/// connect that was held it has the hold in it.
 #[inline(always)]
 pub fn round_trip_ns(ctx: &SkBuffContext) -> u64 {
-    // SAFETY: as `tcp_of` says. `srtt_us` is the time in microseconds times 8.
-    tcp_of(ctx).map_or(0, |tcp| u64::from(unsafe { (*tcp).srtt_us } >> 3) * 1_000)
+    // SAFETY: as `tcp_of` says. In microseconds.
+    tcp_of(ctx).map_or(0, |tcp| u64::from(unsafe { (*tcp).rtt_min }) * 1_000)
 }
 
 /// Up to which sequence number the peer has acknowledged (`snd_una`).

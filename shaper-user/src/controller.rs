@@ -17,6 +17,7 @@ mod names;
 mod nudge;
 mod parking;
 mod picture;
+mod preexisting;
 mod record;
 mod reload;
 mod report;
@@ -40,7 +41,7 @@ pub use reload::{Reloaded, Reloads};
 
 use self::{
     accounts::Accounts, drift::Drift, lanes::Lanes, lingering::Lingering, names::Names,
-    nudge::Nudges, parking::Parking,
+    nudge::Nudges, parking::Parking, preexisting::Preexisting,
 };
 use crate::{
     config::{Config, LaneConfig, Settings},
@@ -84,6 +85,7 @@ pub struct Controller {
     nudges: Nudges,
     parking: Parking,
     lingering: Lingering,
+    preexisting: Preexisting,
     drift: Drift,
     /// The ring holds more than one turn's worth.
     backlog: bool,
@@ -134,6 +136,7 @@ impl Controller {
             nudges: Nudges::default(),
             parking: Parking::default(),
             lingering: Lingering::default(),
+            preexisting: Preexisting::default(),
             drift: Drift::default(),
             backlog: false,
             metrics,
@@ -159,6 +162,8 @@ impl Controller {
             controller.classes.remove_created();
             return Err(error.into());
         }
+        controller.preexisting =
+            Preexisting::find(&controller.classes, &controller.lanes, &controller.tables);
         Ok(controller)
     }
 
@@ -264,6 +269,7 @@ impl Controller {
             self.drift.mend(&self.tables);
             self.bury_lanes(now);
             self.refresh_classes();
+            self.preexisting.refresh(&self.classes);
         }
     }
 

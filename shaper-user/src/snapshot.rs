@@ -79,6 +79,8 @@ pub struct LaneSnapshot {
     pub under_limit_5m: u64,
     /// Open connections that offered HTTP/2, whose parallel requests count as one.
     pub h2_connections: u32,
+    /// Open connections from before the controller's start, which pass ungoverned until they close.
+    pub preexisting_connections: u32,
 }
 
 /// Whether a lane holds anything.
@@ -320,6 +322,7 @@ pub(crate) mod samples {
             shadow_wait_p90_5m: Duration::ZERO,
             under_limit_5m: 0,
             h2_connections: 0,
+            preexisting_connections: 0,
         }
     }
 

@@ -208,6 +208,11 @@ pub fn probe(gateway: SocketAddr, label: &str) -> Result<Client<ProbeReport>> {
     Ok(Client::new(format!("probe {label}"), command))
 }
 
+/// As [`probe`], but the client connects through io_uring.
+pub fn uring(gateway: SocketAddr, label: &str) -> Result<Client<ProbeReport>> {
+    Ok(probe(gateway, label)?.argument("uring"))
+}
+
 /// What the raw TCP client reports.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged)]

@@ -216,6 +216,37 @@ fn open_programs(process: Pid) -> Result<BTreeSet<u32>> {
     Ok(told.filter_map(id).collect())
 }
 
+/// A packet program of a controller.
+#[derive(Clone, Debug)]
+pub struct PacketProgram {
+    id: String,
+}
+
+impl PacketProgram {
+    pub fn of(controller: Pid, name: &str) -> Result<Self> {
+        let open = open_programs(controller)?;
+        let loaded: Vec<Program> = bpftool(&["prog", "show"])?;
+        // The kernel keeps 15 characters of a name.
+        let id = loaded
+            .iter()
+            .find(|program| open.contains(&program.id) && name.starts_with(program.name.as_str()))
+            .map(|program| program.id.to_string())
+            .with_context(|| format!("process {controller} has not loaded {name}"))?;
+        Ok(Self { id })
+    }
+
+    /// Its verdict on the Ethernet frame in a file.
+    pub fn run(&self, frame: &Path) -> Result<u32> {
+        #[derive(Deserialize)]
+        struct Run {
+            retval: u32,
+        }
+        let frame = frame.to_str().context("paths are text")?;
+        let run: Run = bpftool(&["prog", "run", "id", &self.id, "data_in", frame])?;
+        Ok(run.retval)
+    }
+}
+
 /// The elements of an array map, by index.
 fn dump(map: u32) -> Result<Vec<Vec<u8>>> {
     #[derive(Deserialize)]

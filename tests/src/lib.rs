@@ -18,6 +18,7 @@ pub mod model_api;
 pub mod model_client;
 pub mod netns;
 pub mod process;
+pub mod script;
 pub mod snapshot;
 pub mod stage;
 pub mod tools;

@@ -1,7 +1,7 @@
 //! Network namespaces made for one scenario: two of them, joined by a veth pair, each with an IPv4 and an IPv6
 //! address and its loopback up. Nothing is added to the host's own namespace.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -120,6 +120,13 @@ impl Netns {
                 .join()
                 .expect("the work in the namespace does not panic")
         })
+    }
+
+    /// Sets a kernel parameter of the namespace: `key` is its path below `/proc/sys`.
+    pub fn set(&self, key: &str, value: &str) -> Result<()> {
+        let path = format!("/proc/sys/{key}");
+        self.run(|| fs::write(&path, value))?
+            .with_context(|| format!("cannot write {path} in network namespace {}", self.name))
     }
 
     /// Makes `command` run inside the namespace.

@@ -22,6 +22,9 @@ pub struct Lane {
     pub inflight: usize,
     pub inflight_by_priority: BTreeMap<String, usize>,
     pub idle_connections: usize,
+    pub h2_connections: usize,
+    /// Connections from before the controller's start.
+    pub preexisting_connections: usize,
     pub queued: usize,
     pub queued_by_priority: BTreeMap<String, usize>,
     pub oldest_wait_s: Option<f64>,

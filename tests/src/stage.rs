@@ -80,8 +80,34 @@ fn take_turn() -> Result<Flock<File>> {
 /// How long scenarios hold connects that only have to be held "for a while": 3 s, or the promise's 20 s with
 /// `SHAPER_LONG=1`.
 pub fn a_while() -> Duration {
-    match env::var_os("SHAPER_LONG") {
-        Some(long) if long == "1" => Duration::from_secs(20),
-        _ => Duration::from_secs(3),
+    match Scale::asked() {
+        Scale::Full => Duration::from_secs(20),
+        Scale::Brief => Duration::from_secs(3),
+    }
+}
+
+/// How much of a promise a scenario shows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scale {
+    /// All of it, as `SHAPER_LONG=1` asks for: the promise's own numbers, on a machine that has nothing else to do.
+    Full,
+    /// Fewer, shorter, with bounds for machines that are busy.
+    Brief,
+}
+
+impl Scale {
+    pub fn asked() -> Self {
+        match env::var_os("SHAPER_LONG") {
+            Some(long) if long == "1" => Self::Full,
+            _ => Self::Brief,
+        }
+    }
+
+    /// The value for this scale.
+    pub fn pick<T>(self, full: T, brief: T) -> T {
+        match self {
+            Self::Full => full,
+            Self::Brief => brief,
+        }
     }
 }

@@ -34,6 +34,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Run(run::RunArgs),
+    /// Validate and explain a configuration
     Check(config::ConfigArgs),
     Exec(exec::ExecArgs),
     Assign(assign::AssignArgs),

@@ -240,6 +240,13 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
             format!("{count} with HTTP/2: parallel requests on one count as one"),
         ));
     }
+    if lane.preexisting_connections > 0 {
+        let count = counted(lane.preexisting_connections.into(), "connection");
+        notes.push((
+            NOTABLE,
+            format!("{count} from before shaper's start: ungoverned until closed"),
+        ));
+    }
     notes
 }
 
@@ -396,6 +403,7 @@ roomy                observe                  0      0      0s      0s      0s
                 effective_limit: 0,
                 paused_until: Some("2026-01-02T03:04:35Z".parse().unwrap()),
                 h2_connections: 1,
+                preexisting_connections: 2,
                 ..samples::lane("reasoning")
             }],
             ungoverned: vec![Ungoverned {
@@ -416,6 +424,7 @@ LANE                 STATE            IN FLIGHT QUEUED  OLDEST     P50     P90
 reasoning            paused                 0/0      0      0s      0s      0s
   paused for 30s more, until 2026-01-02T03:04:35Z
   1 connection with HTTP/2: parallel requests on one count as one
+  2 connections from before shaper's start: ungoverned until closed
 "
         );
     }

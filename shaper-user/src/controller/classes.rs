@@ -144,6 +144,11 @@ impl ClassCgroups {
         Ok(())
     }
 
+    /// Whether every process of the host is governed, whatever its cgroup.
+    pub fn all_of_the_host(&self) -> bool {
+        self.scope == Scope::Host
+    }
+
     /// The class cgroups that there are.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.known.keys().cloned().collect()

@@ -56,8 +56,12 @@ fn number(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// Whether a TLS ClientHello offers `h2` (RFC 7301, RFC 9113 3.2). `None`: it is none, or not all of it is there.
+/// Whether a TLS ClientHello offers `h2` (RFC 7301, RFC 9113 3.2), or the client opens HTTP/2 at once (RFC 9113, 3.4).
+/// `None`: it is neither, or not all of it is there.
 pub fn offers_http2(bytes: &[u8]) -> Option<bool> {
+    if bytes.starts_with(b"PRI * HTTP/2") {
+        return Some(true);
+    }
     let (_, record) = parse_tls_plaintext(bytes).ok()?;
     let hello = record.msg.iter().find_map(|message| match message {
         TlsMessage::Handshake(TlsMessageHandshake::ClientHello(hello)) => Some(hello),
@@ -118,6 +122,13 @@ mod tests {
                 ResponseEnd::After(head.len() as u64)
             );
         }
+    }
+
+    #[test]
+    fn the_preface_of_http2_offers_it() {
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        assert_eq!(offers_http2(preface), Some(true));
+        assert_eq!(offers_http2(b"PRI * HTTP/1.1\r\n\r\n"), None);
     }
 
     proptest! {

@@ -26,9 +26,21 @@ const PAUSES: [Duration; 8] = [
     Duration::from_secs(64),
 ];
 
-/// Pause between the probes of a held request: well within the quarter of an hour after which TCP gives up with the
-/// default `tcp_retries2`, and within the idle times of common middleboxes.
-const PROBE_INTERVAL: Duration = Duration::from_secs(15);
+/// The longest pause between the probes of a held request: within the idle times of common middleboxes.
+const PROBE_PAUSE_MAX: Duration = Duration::from_secs(15);
+
+/// The shortest, for hosts that let TCP give up within a second or two.
+const PROBE_PAUSE_MIN: Duration = Duration::from_millis(500);
+
+/// TCP's first retransmission timeout where the round trip is short (`TCP_RTO_MIN`); it doubles.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Pause between the probes of a held request where TCP gives up after `retries` unanswered tries: a third as long as
+/// those take, for each probe that is answered lets TCP start its count again.
+fn probe_pause(retries: u32) -> Duration {
+    let tries = FIRST_TIMEOUT.saturating_mul(1 << retries.min(16)) - FIRST_TIMEOUT;
+    (tries / 3).clamp(PROBE_PAUSE_MIN, PROBE_PAUSE_MAX)
+}
 
 /// How long an acknowledgement that was held back may wait: as long as TCP delays one (`TCP_DELACK_MIN`), and less than
 /// the gateway waits before it repeats itself (`TCP_RTO_MIN`, 200 ms).
@@ -72,6 +84,16 @@ impl Nudges {
         }
     }
 
+    fn probe_later(&mut self, now: Ns, view: &ConnView, namespaces: &Namespaces) {
+        // A namespace that cannot be entered now may be later.
+        let pause = namespaces
+            .get(view.netns())
+            .map_or(PROBE_PAUSE_MAX, |namespace| {
+                probe_pause(namespace.tcp_retries2)
+            });
+        self.held.set(view.id, now + pause);
+    }
+
     /// The connection is gone.
     pub fn forget(&mut self, id: ConnId) {
         self.opened.remove(id);
@@ -97,7 +119,7 @@ impl Nudges {
             if let Some(view) = tables.view(id).filter(waits)
                 && self.send(now, &view, namespaces)
             {
-                self.held.set(id, now + PROBE_INTERVAL);
+                self.probe_later(now, &view, namespaces);
             }
         }
         given_up
@@ -151,5 +173,24 @@ impl Nudges {
             Err(error) => debug!(id = %view.id, %error, "nudge not sent"),
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A10: probes come in time for hosts that let TCP give up early, and not too often elsewhere.
+    #[test]
+    fn probes_come_before_tcp_gives_up() {
+        assert_eq!(probe_pause(4), Duration::from_secs(1));
+        assert_eq!(probe_pause(15), PROBE_PAUSE_MAX);
+        for retries in [0, 1, u32::MAX] {
+            assert!((PROBE_PAUSE_MIN..=PROBE_PAUSE_MAX).contains(&probe_pause(retries)));
+        }
+        for retries in 3..8 {
+            let gives_up_after = FIRST_TIMEOUT * ((1 << retries) - 1);
+            assert!(probe_pause(retries) < gives_up_after);
+        }
     }
 }

@@ -35,6 +35,8 @@ const GUESS_MEMORY: Duration = Duration::from_secs(600);
 struct Facts {
     /// A request is unanswered.
     busy: bool,
+    /// TCP has begun to connect.
+    dialled: bool,
     established: bool,
     /// The response is complete by its own length.
     complete: bool,
@@ -65,6 +67,7 @@ impl Facts {
         let record = &view.record;
         Self {
             busy: view.word.is_busy(),
+            dialled: record.tuple.remote_port != 0,
             established: view.is_established(),
             complete: view.response_is_complete(),
             sent_long: record.sent_long != 0,
@@ -90,7 +93,12 @@ impl Facts {
         }
         // Since the slot was taken, at the earliest: a request that was admitted is still on its way here.
         let silent_since = self.began.max(self.tx).max(self.rx);
-        if self.established && !self.sent_long {
+        if !self.dialled {
+            // The connect failed before TCP began, for want of a route or a port; the socket may be kept all the same.
+            if wait(self.began + UNUSED) {
+                return Verdict::Park { guess: false };
+            }
+        } else if self.established && !self.sent_long {
             // Opened ahead of need. Parked for sure: what is longer asks for a slot, and an answer to something short is
             // no overrun.
             if wait(silent_since + UNUSED) {
@@ -169,13 +177,25 @@ impl Parking {
     }
 
     /// A response went on after its connection had been parked: the lane's guesses become wider.
-    pub fn overrun(&mut self, now: Ns, lane: LaneId) {
-        let guess = self.guesses.entry(lane).or_insert(Guess {
-            doublings: 0,
-            last_overrun: now,
-        });
-        guess.doublings += 1;
-        guess.last_overrun = now;
+    ///
+    /// Once for all connections that were parked before they became so: the first overrun already is the lesson of the
+    /// others.
+    pub fn overrun(&mut self, now: Ns, lane: LaneId, configured: Duration) {
+        let learnt = self.widened(now, lane, configured);
+        match self.guesses.get_mut(&lane) {
+            Some(guess) if now.since(guess.last_overrun) < learnt => {}
+            Some(guess) => {
+                guess.doublings += 1;
+                guess.last_overrun = now;
+            }
+            None => {
+                let first = Guess {
+                    doublings: 1,
+                    last_overrun: now,
+                };
+                self.guesses.insert(lane, first);
+            }
+        }
     }
 
     /// Parks what is idle; `idle_release` is the lane's setting.
@@ -244,6 +264,7 @@ mod tests {
     fn answered() -> Facts {
         Facts {
             busy: false,
+            dialled: true,
             established: true,
             complete: false,
             sent_long: true,
@@ -372,6 +393,23 @@ mod tests {
         );
     }
 
+    /// E4: a connect that failed before TCP began strands no slot, even if its socket is kept.
+    #[test]
+    fn a_connect_that_never_began_gives_its_slot_back() {
+        let failed = Facts {
+            dialled: false,
+            established: false,
+            sent_long: false,
+            rx: Ns(0),
+            tx: Ns(0),
+            ..answered()
+        };
+        assert_eq!(
+            failed.judge(Ns(2 * SECOND), IDLE),
+            Verdict::Park { guess: false }
+        );
+    }
+
     /// A7: a request that has just been admitted is not mistaken for the silence before it.
     #[test]
     fn a_fresh_admission_is_not_parked_for_its_past() {
@@ -426,19 +464,33 @@ mod tests {
     fn overruns_widen_a_lanes_guess_and_time_narrows_it() {
         let lane = LaneId(3);
         let mut parking = Parking::default();
-        assert_eq!(parking.widened(Ns(0), lane, IDLE), IDLE);
-        for _ in 0..2 {
-            parking.overrun(Ns(0), lane);
-        }
-        assert_eq!(parking.widened(Ns(0), lane, IDLE), 4 * IDLE);
-        assert_eq!(parking.widened(Ns(0), LaneId(4), IDLE), IDLE);
+        let mut now = Ns(SECOND);
+        assert_eq!(parking.widened(now, lane, IDLE), IDLE);
+        parking.overrun(now, lane, IDLE);
+        now = now + 2 * IDLE;
+        parking.overrun(now, lane, IDLE);
+        assert_eq!(parking.widened(now, lane, IDLE), 4 * IDLE);
+        assert_eq!(parking.widened(now, LaneId(4), IDLE), IDLE);
         for _ in 0..40 {
-            parking.overrun(Ns(0), lane);
+            now = now + GUESS_MAX;
+            parking.overrun(now, lane, IDLE);
         }
-        assert_eq!(parking.widened(Ns(0), lane, IDLE), GUESS_MAX);
-        assert_eq!(parking.widened(Ns(0), lane, 2 * GUESS_MAX), 2 * GUESS_MAX);
+        assert_eq!(parking.widened(now, lane, IDLE), GUESS_MAX);
+        assert_eq!(parking.widened(now, lane, 2 * GUESS_MAX), 2 * GUESS_MAX);
         let mut parking = Parking::default();
-        parking.overrun(Ns(0), lane);
+        parking.overrun(Ns(0), lane, IDLE);
         assert_eq!(parking.widened(Ns(0) + GUESS_MEMORY, lane, IDLE), IDLE);
+    }
+
+    /// Twenty streams that pause together are one lesson, not twenty.
+    #[test]
+    fn streams_that_pause_together_widen_the_guess_once() {
+        let lane = LaneId(3);
+        let mut parking = Parking::default();
+        for ms in 0..20 {
+            let now = Ns(SECOND) + Duration::from_millis(ms);
+            parking.overrun(now, lane, IDLE);
+        }
+        assert_eq!(parking.widened(Ns(2 * SECOND), lane, IDLE), 2 * IDLE);
     }
 }

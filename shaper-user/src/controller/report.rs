@@ -31,7 +31,11 @@ impl Controller {
             .filter_map(|(id, lane)| {
                 let view = self.policy.view(now, id)?;
                 let counts = census.lane(id);
-                Some(self.lane_snapshot(now, &view, &lane.config.rules, counts))
+                let snapshot = self.lane_snapshot(now, &view, &lane.config.rules, counts);
+                Some(LaneSnapshot {
+                    preexisting_connections: self.preexisting.count(id),
+                    ..snapshot
+                })
             })
             .collect();
         let ungoverned = Counter::ALL.into_iter().filter_map(|counter| {
@@ -109,6 +113,7 @@ impl Controller {
             shadow_wait_p90_5m: would_have.wait_p90.unwrap_or_default(),
             under_limit_5m: 0,
             h2_connections: counts.http2,
+            preexisting_connections: 0,
         }
     }
 

@@ -131,7 +131,10 @@ impl Controller {
     }
 
     fn overrun(&mut self, now: Ns, lane: LaneId, id: ConnId) {
-        self.parking.overrun(now, lane);
+        if let Some(active) = self.lanes.get(lane) {
+            let idle_release = active.config.rules.idle_release;
+            self.parking.overrun(now, lane, idle_release);
+        }
         self.parking.watch(now, lane, id);
         if let Some(lane) = self.lanes.get(lane) {
             lane.metrics.count_overrun();
@@ -156,11 +159,7 @@ impl Controller {
         let destroyed = self
             .namespaces
             .open(view.netns(), view.record.pid)
-            .and_then(|namespace| {
-                namespace
-                    .diag
-                    .destroy(&view.record.tuple, view.record.cookie)
-            });
+            .and_then(|namespace| namespace.diag.destroy(&view.route(), view.record.cookie));
         match destroyed {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

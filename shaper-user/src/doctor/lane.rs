@@ -167,7 +167,7 @@ impl ScratchLane {
         let namespace = self.namespaces.open(waiter.netns(), waiter.record.pid)?;
         namespace
             .diag
-            .destroy(&waiter.record.tuple, waiter.record.cookie)
+            .destroy(&waiter.route(), waiter.record.cookie)
     }
 
     /// Whether nothing is held and no slot is in use.

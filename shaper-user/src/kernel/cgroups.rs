@@ -1,6 +1,7 @@
 //! cgroup v2: where it is mounted, the class cgroups, their ids.
 
 use std::{
+    collections::HashSet,
     ffi::OsStr,
     fs, io,
     os::unix::fs::MetadataExt,
@@ -101,6 +102,34 @@ pub fn id_of(path: &Path) -> Result<CgroupId, KernelError> {
             source,
         }),
     }
+}
+
+/// The ids of all cgroups at and below these paths. What disappears meanwhile is left out.
+pub fn ids_below(paths: &[PathBuf]) -> HashSet<CgroupId> {
+    let ids = walk(paths).filter_map(|path| id_of(&path).ok());
+    ids.collect()
+}
+
+/// The processes in all cgroups at and below these paths.
+pub fn processes_below(paths: &[PathBuf]) -> Vec<u32> {
+    let lists = walk(paths).filter_map(|path| fs::read_to_string(path.join("cgroup.procs")).ok());
+    let pids = lists.flat_map(|list| {
+        let pids = list.lines().filter_map(|line| line.parse().ok());
+        pids.collect::<Vec<u32>>()
+    });
+    pids.collect()
+}
+
+/// The directories at and below `paths`.
+fn walk(paths: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
+    let mut ahead = paths.to_vec();
+    std::iter::from_fn(move || {
+        let path = ahead.pop()?;
+        let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+        let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        ahead.extend(entries.filter(is_dir).map(|entry| entry.path()));
+        Some(path)
+    })
 }
 
 /// Those of `paths` that lie below none of the others: programs attached there see all of them, once.

@@ -1,19 +1,40 @@
-//! Ending sockets of other processes through socket diagnostics (sock_diag(7)).
+//! Finding and ending sockets of other processes through socket diagnostics (sock_diag(7)).
 
 use std::{
     io,
     mem::size_of,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-use shaper_common::Tuple;
+use shaper_common::Endpoint;
 
-use super::segment;
+use super::{cgroups::CgroupId, raw::Route, segment};
+
+/// `SOCK_DIAG_BY_FAMILY`: Linux 3.3.
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
 /// `SOCK_DESTROY` of include/uapi/linux/sock_diag.h: Linux 4.5, CONFIG_INET_DIAG_DESTROY.
 const SOCK_DESTROY: u16 = 21;
 /// Any state (`TCPF_ALL`).
 const ALL_STATES: u32 = u32::MAX;
+
+/// A socket that has a peer or is looking for one: `TCP_ESTABLISHED` (1) and `TCP_SYN_SENT` (2) of tcp_states.h.
+const CONNECTED: u32 = 1 << 1 | 1 << 2;
+
+/// `INET_DIAG_CGROUP_ID` of include/uapi/linux/inet_diag.h: Linux 5.9, told without being asked for.
+const INET_DIAG_CGROUP_ID: u16 = 21;
+
+/// A connected TCP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpSocket {
+    /// Unique on the host.
+    pub cookie: u64,
+    /// The cgroup it was created in.
+    pub cgroup: CgroupId,
+    /// The peer.
+    pub remote: Endpoint,
+}
 
 /// A socket-diagnostics channel into one network namespace.
 #[derive(Debug)]
@@ -44,9 +65,6 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == 16 + 56);
 
-/// `struct nlmsghdr` followed by `struct nlmsgerr` up to its code.
-const ACK_CODE_AT: usize = 16;
-
 impl Diag {
     /// Opens the channel in the calling thread's namespace.
     ///
@@ -69,24 +87,19 @@ impl Diag {
     /// # Errors
     /// `NotFound`: there is no such socket (any more). `Unsupported`: the kernel was built without socket destroy.
     /// `PermissionDenied` without CAP_NET_ADMIN in the namespace.
-    pub fn destroy(&self, tuple: &Tuple, cookie: u64) -> io::Result<()> {
+    pub fn destroy(&self, route: &Route, cookie: u64) -> io::Result<()> {
+        let tuple = &route.tuple;
         let mut request = Request {
-            length: size_of::<Request>() as u32,
             kind: SOCK_DESTROY,
             flags: (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16,
-            sequence: 1,
-            port: 0,
-            family: libc::AF_INET6 as u8,
-            protocol: libc::IPPROTO_TCP as u8,
-            extensions: 0,
-            pad: 0,
-            states: ALL_STATES,
             local_port: tuple.local_port.to_be_bytes(),
             remote_port: tuple.remote_port.to_be_bytes(),
             local: tuple.local,
             remote: tuple.remote,
-            ifindex: 0,
+            // A socket that is bound to an interface is found only with it (`inet_bound_dev_eq`).
+            ifindex: route.ifindex,
             cookie: [cookie as u32, (cookie >> 32) as u32],
+            ..Request::about_tcp(libc::AF_INET6, ALL_STATES)
         };
         if let (Some(local), Some(remote)) =
             (segment::v4_of(&tuple.local), segment::v4_of(&tuple.remote))
@@ -99,20 +112,73 @@ impl Diag {
         self.exchange(&request)
     }
 
+    /// All connected TCP sockets of the namespace, both families. Before Linux 5.9 their cgroups are not told, and the
+    /// list is empty.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn connected(&self) -> io::Result<Vec<TcpSocket>> {
+        let mut sockets = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            self.dump(family, &mut sockets)?;
+        }
+        Ok(sockets)
+    }
+
+    fn dump(&self, family: i32, sockets: &mut Vec<TcpSocket>) -> io::Result<()> {
+        self.send(&Request {
+            kind: SOCK_DIAG_BY_FAMILY,
+            flags: (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16,
+            ..Request::about_tcp(family, CONNECTED)
+        })?;
+        let mut answer = vec![0; DUMP_BYTES];
+        loop {
+            let received = self.receive(&mut answer)?;
+            for message in Messages(received) {
+                match i32::from(message.kind) {
+                    libc::NLMSG_DONE => return Ok(()),
+                    libc::NLMSG_ERROR => return Err(error_in(message.payload)),
+                    _ => sockets.extend(socket_in(message.payload)),
+                }
+            }
+        }
+    }
+
     fn exchange(&self, request: &Request) -> io::Result<()> {
-        let mut answer = [0_u8; 256];
-        // SAFETY: both buffers are as long as said. Requests to the kernel are carried out within the send, so the
-        // acknowledgement is there when it returns.
-        let received = unsafe {
-            let sent = libc::send(
+        self.send(request)?;
+        let mut answer = [0; 256];
+        let received = self.receive(&mut answer)?;
+        match Messages(received).next() {
+            Some(message) if i32::from(message.kind) == libc::NLMSG_ERROR => {
+                match error_in(message.payload) {
+                    done if done.raw_os_error() == Some(0) => Ok(()),
+                    error => Err(error),
+                }
+            }
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn send(&self, request: &Request) -> io::Result<()> {
+        // SAFETY: `request` is as long as said.
+        let sent = unsafe {
+            libc::send(
                 self.netlink.as_raw_fd(),
                 std::ptr::from_ref(request).cast(),
                 size_of::<Request>(),
                 0,
-            );
-            if sent < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            )
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Requests to the kernel are carried out within the send or the receive, so what there is to receive is there.
+    fn receive<'a>(&self, answer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        // SAFETY: `answer` is as long as said.
+        let received = unsafe {
             libc::recv(
                 self.netlink.as_raw_fd(),
                 answer.as_mut_ptr().cast(),
@@ -123,13 +189,167 @@ impl Diag {
         if received < 0 {
             return Err(io::Error::last_os_error());
         }
-        let code = answer
-            .get(ACK_CODE_AT..ACK_CODE_AT + 4)
-            .filter(|_| received as usize >= ACK_CODE_AT + 4);
-        match code.map(|code| i32::from_ne_bytes(code.try_into().expect("four bytes"))) {
-            Some(0) => Ok(()),
-            Some(code) => Err(io::Error::from_raw_os_error(-code)),
-            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(&answer[..received as usize])
+    }
+}
+
+impl Request {
+    /// About TCP sockets of one family in these states.
+    fn about_tcp(family: i32, states: u32) -> Self {
+        Self {
+            length: size_of::<Self>() as u32,
+            kind: 0,
+            flags: 0,
+            sequence: 1,
+            port: 0,
+            family: family as u8,
+            protocol: libc::IPPROTO_TCP as u8,
+            extensions: 0,
+            pad: 0,
+            states,
+            local_port: [0; 2],
+            remote_port: [0; 2],
+            local: [0; 16],
+            remote: [0; 16],
+            ifindex: 0,
+            cookie: [0; 2],
+        }
+    }
+}
+
+/// Bytes asked for at a time; the kernel fills up to 32 KiB (`netlink_dump`).
+const DUMP_BYTES: usize = 32 * 1024;
+
+/// One netlink message.
+struct Message<'a> {
+    kind: u16,
+    payload: &'a [u8],
+}
+
+/// The netlink messages in a buffer: `struct nlmsghdr`, payload, padding to four bytes.
+struct Messages<'a>(&'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    fn next(&mut self) -> Option<Message<'a>> {
+        const HEADER: usize = 16;
+        let length = u32_at(self.0, 0)? as usize;
+        let message = Message {
+            kind: u16_at(self.0, 4)?,
+            payload: self.0.get(HEADER..length)?,
+        };
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    }
+}
+
+/// The code of a `struct nlmsgerr`; 0 is an acknowledgement.
+fn error_in(payload: &[u8]) -> io::Error {
+    match u32_at(payload, 0) {
+        Some(code) => io::Error::from_raw_os_error((code as i32).wrapping_neg()),
+        None => io::ErrorKind::UnexpectedEof.into(),
+    }
+}
+
+/// Reads a `struct inet_diag_msg` and the attributes behind it. `None` without a cgroup.
+fn socket_in(payload: &[u8]) -> Option<TcpSocket> {
+    const REMOTE_PORT: usize = 6;
+    const REMOTE: usize = 24;
+    const COOKIE: usize = 44;
+    const ATTRIBUTES: usize = 72;
+    let family = i32::from(*payload.first()?);
+    let remote: [u8; 16] = payload.get(REMOTE..REMOTE + 16)?.try_into().ok()?;
+    let addr = if family == libc::AF_INET {
+        IpAddr::V4(Ipv4Addr::new(remote[0], remote[1], remote[2], remote[3]))
+    } else {
+        IpAddr::V6(Ipv6Addr::from(remote))
+    };
+    let attributes = Attributes(payload.get(ATTRIBUTES..)?);
+    let cgroup = attributes
+        .filter(|attribute| attribute.kind == INET_DIAG_CGROUP_ID)
+        .find_map(|attribute| Some(u64::from_ne_bytes(attribute.payload.try_into().ok()?)))?;
+    let cookie = [u32_at(payload, COOKIE)?, u32_at(payload, COOKIE + 4)?];
+    Some(TcpSocket {
+        cookie: u64::from(cookie[1]) << 32 | u64::from(cookie[0]),
+        cgroup: CgroupId(cgroup),
+        remote: Endpoint::host(addr, u16::from_be(u16_at(payload, REMOTE_PORT)?)),
+    })
+}
+
+/// The attributes in a buffer: `struct nlattr`, payload, padding to four bytes.
+struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = Message<'a>;
+
+    fn next(&mut self) -> Option<Message<'a>> {
+        const HEADER: usize = 4;
+        let length = usize::from(u16_at(self.0, 0)?);
+        let attribute = Message {
+            kind: u16_at(self.0, 2)?,
+            payload: self.0.get(HEADER..length)?,
+        };
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(attribute)
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    let bytes = bytes.get(at..at + 2)?;
+    Some(u16::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// An `inet_diag_msg` of an IPv4 socket with two attributes, as the kernel lays it out.
+    fn message() -> Vec<u8> {
+        let mut bytes = vec![0; 72];
+        bytes[0] = libc::AF_INET as u8;
+        bytes[6..8].copy_from_slice(&443_u16.to_be_bytes());
+        bytes[24..28].copy_from_slice(&[10, 1, 2, 3]);
+        bytes[44..52].copy_from_slice(&0x0102_0304_0506_0708_u64.to_ne_bytes());
+        for (kind, payload) in [(8_u16, vec![0]), (21, 77_u64.to_ne_bytes().to_vec())] {
+            bytes.extend_from_slice(&(4 + payload.len() as u16).to_ne_bytes());
+            bytes.extend_from_slice(&kind.to_ne_bytes());
+            bytes.extend_from_slice(&payload);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_socket_is_read_with_its_cgroup() {
+        let expected = TcpSocket {
+            cookie: 0x0102_0304_0506_0708,
+            cgroup: CgroupId(77),
+            remote: Endpoint::host(Ipv4Addr::new(10, 1, 2, 3).into(), 443),
+        };
+        assert_eq!(socket_in(&message()), Some(expected));
+        assert_eq!(socket_in(&message()[..72]), None);
+    }
+
+    #[test]
+    fn an_error_carries_its_number() {
+        assert_eq!(error_in(&(-2_i32).to_ne_bytes()).raw_os_error(), Some(2));
+        assert_eq!(error_in(&0_i32.to_ne_bytes()).raw_os_error(), Some(0));
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            for message in Messages(&bytes) {
+                socket_in(message.payload);
+            }
+            socket_in(&bytes);
         }
     }
 }

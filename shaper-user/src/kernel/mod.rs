@@ -18,13 +18,14 @@ mod view;
 pub use capabilities::{
     Capability, missing as missing_capabilities, require as require_capabilities,
 };
-pub use cgroups::{CgroupId, CgroupRoot, id_of, topmost};
+pub use cgroups::{CgroupId, CgroupRoot, id_of, ids_below, processes_below, topmost};
 pub use clock::now;
+pub use diag::TcpSocket;
 pub use error::KernelError;
 pub use events::{Events, Message};
 pub use gates::{NotAdmitted, change_slots};
 pub use load::{Programs, Trial, load, try_each};
-pub use netns::{Namespace, Namespaces, NetnsCookie};
+pub use netns::{Namespace, Namespaces, NetnsCookie, diagnose_all};
 pub use raw::Route;
 pub use tables::Tables;
 pub use view::ConnView;

@@ -1,10 +1,10 @@
 //! The network namespaces that governed sockets live in.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
-    fs::File,
+    collections::{HashMap, HashSet, hash_map::Entry},
+    fs::{self, File},
     io,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt},
     thread,
 };
 
@@ -21,6 +21,8 @@ pub struct NetnsCookie(pub u64);
 pub struct Namespace {
     pub raw: RawSockets,
     pub diag: Diag,
+    /// How many unanswered tries TCP makes before it gives a connection up, as set when the namespace was entered.
+    pub tcp_retries2: u32,
 }
 
 impl Namespace {
@@ -28,6 +30,7 @@ impl Namespace {
         Ok(Self {
             raw: RawSockets::open()?,
             diag: Diag::open()?,
+            tcp_retries2: tcp_retries2(),
         })
     }
 }
@@ -69,20 +72,55 @@ fn enter(netns: NetnsCookie, pid: u32) -> io::Result<Namespace> {
         return Ok(own);
     }
     let file = File::open(format!("/proc/{pid}/ns/net"))?;
-    // A thread of its own: entering a namespace concerns only the thread that does.
-    let entered = thread::scope(|scope| {
-        let enter = || {
-            setns(file.as_fd(), CloneFlags::CLONE_NEWNET)?;
-            Namespace::open()
-        };
-        scope
-            .spawn(enter)
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
-    })?;
+    let entered = inside(&file, Namespace::open)?;
     if entered.raw.netns()? != netns {
         let message = format!("process {pid} is in another network namespace than its socket");
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     Ok(entered)
+}
+
+/// The setting of the calling thread's namespace: the kernel looks at the reader's, whatever the path.
+fn tcp_retries2() -> u32 {
+    // `TCP_RETR2`.
+    const DEFAULT: u32 = 15;
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_retries2").unwrap_or_default();
+    text.trim().parse().unwrap_or(DEFAULT)
+}
+
+/// Opens what `open` opens, in a network namespace. A thread of its own does it: entering a namespace concerns only the
+/// thread that does.
+fn inside<T: Send>(namespace: &File, open: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let enter = || {
+        setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)?;
+        open()
+    };
+    thread::scope(|scope| {
+        scope
+            .spawn(enter)
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    })
+}
+
+/// Channels into the calling thread's namespace and into all others that these processes live in. A process that is
+/// gone or cannot be entered is left out.
+///
+/// # Errors
+/// If not even the own namespace can be asked.
+pub fn diagnose_all(processes: impl IntoIterator<Item = u32>) -> io::Result<Vec<Diag>> {
+    let mut channels = vec![Diag::open()?];
+    let mut seen: HashSet<u64> = HashSet::from([fs::metadata("/proc/thread-self/ns/net")?.ino()]);
+    for pid in processes {
+        let Ok(namespace) = File::open(format!("/proc/{pid}/ns/net")) else {
+            continue;
+        };
+        if namespace
+            .metadata()
+            .is_ok_and(|metadata| seen.insert(metadata.ino()))
+        {
+            channels.extend(inside(&namespace, Diag::open));
+        }
+    }
+    Ok(channels)
 }

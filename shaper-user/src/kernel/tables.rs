@@ -79,6 +79,11 @@ impl Tables {
             .map_err(|error| map_error("ENDPOINTS", &error))
     }
 
+    /// Index of the lane that a single address belongs to, as the connect programs find it.
+    pub fn lane_of(&self, address: &Endpoint) -> Option<u32> {
+        self.endpoints.get(&trie_key(address), 0).ok()
+    }
+
     /// Says what a cgroup stands for.
     ///
     /// # Errors

@@ -80,8 +80,9 @@ impl ConnView {
     /// Whether nothing that may leave is held back any more.
     pub fn is_moving(&self) -> bool {
         match self.held_header() {
+            None => true,
             Some(header) if is_syn(header) => self.is_established(),
-            _ => self.gate() == Gate::HeldRequest || self.record.tx_ns > self.record.held.ns,
+            Some(_) => self.gate() == Gate::HeldRequest || self.record.tx_ns > self.record.held.ns,
         }
     }
 

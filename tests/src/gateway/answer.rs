@@ -36,6 +36,8 @@ pub(super) enum ServiceTime {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Status {
     Ok,
+    NoContent,
+    NotModified,
     TooManyRequests,
 }
 
@@ -46,12 +48,23 @@ pub(super) enum Body {
         media_type: &'static str,
         content: Arc<[u8]>,
     },
-    /// Server-sent events as a chunked stream, one chunk an event, `gap` before each but the first, the last chunk
-    /// written by itself.
+    /// None: the status forbids it.
+    Absent,
+    /// Server-sent events as a chunked stream, one chunk an event, `gap` before each but the first.
     Events {
         events: Arc<[String]>,
         gap: Duration,
+        end: LastChunk,
     },
+}
+
+/// How a chunked stream ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum LastChunk {
+    /// The last chunk is a write, a segment and a TLS record of its own.
+    ByItself,
+    /// The last chunk comes in one write with the last event.
+    WithTheLastEvent,
 }
 
 impl Body {
@@ -74,6 +87,25 @@ impl Answer {
     /// 200 with a small body and a kept-alive connection, without delay.
     pub fn at_once() -> Self {
         Self::after(Duration::ZERO)
+    }
+
+    /// 204, which has no body.
+    pub fn no_content() -> Self {
+        Self {
+            status: Status::NoContent,
+            body: Body::Absent,
+            ..Self::at_once()
+        }
+    }
+
+    /// 304, which has no body, with the length that the body would have had.
+    pub fn not_modified() -> Self {
+        Self {
+            status: Status::NotModified,
+            headers: "Content-Length: 64\r\n".to_owned(),
+            body: Body::Absent,
+            ..Self::at_once()
+        }
     }
 
     /// As [`Answer::at_once`], after a service time.
@@ -144,9 +176,19 @@ impl Answer {
             body: Body::Events {
                 events: events.into_iter().collect(),
                 gap,
+                end: LastChunk::ByItself,
             },
             ..self
         }
+    }
+
+    /// Makes the last chunk of a stream of events no write of its own, but one with the last event.
+    #[must_use]
+    pub fn joined_with_its_end(mut self) -> Self {
+        if let Body::Events { end, .. } = &mut self.body {
+            *end = LastChunk::WithTheLastEvent;
+        }
+        self
     }
 
     /// `Connection: close`.
@@ -174,6 +216,8 @@ impl Answer {
     pub(super) fn head(&self) -> String {
         let status = match self.status {
             Status::Ok => "200 OK",
+            Status::NoContent => "204 No Content",
+            Status::NotModified => "304 Not Modified",
             Status::TooManyRequests => "429 Too Many Requests",
         };
         let connection = match self.afterwards {
@@ -186,16 +230,17 @@ impl Answer {
                 content,
             } => {
                 format!(
-                    "Content-Type: {media_type}\r\nContent-Length: {}",
+                    "Content-Type: {media_type}\r\nContent-Length: {}\r\n",
                     content.len()
                 )
             }
+            Body::Absent => String::new(),
             Body::Events { .. } => {
-                "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked".to_owned()
+                "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n".to_owned()
             }
         };
         format!(
-            "HTTP/1.1 {status}\r\nConnection: {connection}\r\n{framing}\r\n{}\r\n",
+            "HTTP/1.1 {status}\r\nConnection: {connection}\r\n{framing}{}\r\n",
             self.headers
         )
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Service;
-use super::answer::{Afterwards, Answer, Body, Request, ServiceTime, Status};
+use super::answer::{Afterwards, Answer, Body, LastChunk, Request, ServiceTime, Status};
 use super::meter::{InService, Outcome};
 use super::wire::Wire;
 
@@ -26,7 +26,7 @@ pub(super) fn serve(mut wire: impl Wire, peer: SocketAddr, service: &Service) ->
         if !work(&wire, &answer, service)? {
             return Ok(());
         }
-        write_answer(&mut wire, &answer, in_service)?;
+        write_answer(&mut wire, &request, &answer, in_service)?;
         if answer.afterwards == Afterwards::Close {
             break;
         }
@@ -193,13 +193,27 @@ fn readable(descriptor: &impl AsFd) -> PollFd<'_> {
     PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)
 }
 
-fn write_answer(wire: &mut impl Wire, answer: &Answer, in_service: InService) -> io::Result<()> {
+fn write_answer(
+    wire: &mut impl Wire,
+    request: &Request,
+    answer: &Answer,
+    in_service: InService,
+) -> io::Result<()> {
     let outcome = match answer.status {
-        Status::Ok => Outcome::Served,
+        Status::Ok | Status::NoContent | Status::NotModified => Outcome::Served,
         Status::TooManyRequests => Outcome::TurnedAway,
     };
     let mut piece = answer.head().into_bytes();
-    match &answer.body {
+    // A HEAD is answered with the head that a GET would have had (RFC 9110, 9.3.2).
+    let body = match request.method.as_str() {
+        "HEAD" => &Body::Absent,
+        _ => &answer.body,
+    };
+    match body {
+        Body::Absent => {
+            in_service.finish(outcome);
+            wire.write_all(&piece)?;
+        }
         Body::Whole { content, .. } => {
             const LAST_PIECE: usize = 16 * 1024;
             piece.extend_from_slice(content);
@@ -208,19 +222,27 @@ fn write_answer(wire: &mut impl Wire, answer: &Answer, in_service: InService) ->
             in_service.finish(outcome);
             wire.write_all(&last)?;
         }
-        Body::Events { events, gap } => {
+        Body::Events { events, gap, end } => {
+            const LAST_CHUNK: &str = "0\r\n\r\n";
             wire.write_all(&piece)?;
             for (number, event) in events.iter().enumerate() {
                 if number > 0 {
                     sleep(*gap);
                 }
-                write!(wire, "{:x}\r\n{event}\r\n", event.len())?;
+                let mut chunk = format!("{:x}\r\n{event}\r\n", event.len());
+                if *end == LastChunk::WithTheLastEvent && number + 1 == events.len() {
+                    chunk.push_str(LAST_CHUNK);
+                    in_service.finish(outcome);
+                    wire.write_all(chunk.as_bytes())?;
+                    return wire.flush();
+                }
+                wire.write_all(chunk.as_bytes())?;
                 wire.flush()?;
             }
             // Time for the client to take the last event, so that the end is a segment and a TLS record of its own.
             sleep(Duration::from_millis(1));
             in_service.finish(outcome);
-            wire.write_all(b"0\r\n\r\n")?;
+            wire.write_all(LAST_CHUNK.as_bytes())?;
         }
     }
     wire.flush()

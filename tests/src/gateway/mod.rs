@@ -11,6 +11,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
@@ -80,6 +81,11 @@ impl Gateway {
         Some(&self.service.tls.as_ref()?.certificate)
     }
 
+    /// The connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.service.open.load(Ordering::Relaxed)
+    }
+
     /// What the gateway has seen until now.
     pub fn tally(&self) -> Tally {
         self.service.meter.tally()
@@ -113,6 +119,8 @@ struct Service {
     dislike: Option<Dislike>,
     tls: Option<Tls>,
     stop: Latch,
+    /// Connections whose threads are at work.
+    open: AtomicUsize,
 }
 
 impl fmt::Debug for Service {
@@ -226,6 +234,7 @@ impl GatewayBuilder {
             dislike: self.dislike,
             tls,
             stop: Latch::shut(),
+            open: AtomicUsize::new(0),
         });
         let acceptors = self
             .listeners
@@ -274,7 +283,11 @@ fn accept(listener: &TcpListener, service: &Arc<Service>) {
                     service.meter.accepted();
                     let socket = Arc::new(socket);
                     sockets.push(Arc::downgrade(&socket));
-                    connections.spawn(move || converse(&socket, peer, service));
+                    service.open.fetch_add(1, Ordering::Relaxed);
+                    connections.spawn(move || {
+                        converse(&socket, peer, service);
+                        service.open.fetch_sub(1, Ordering::Relaxed);
+                    });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => eprintln!("gateway: cannot accept: {error}"),
