@@ -42,7 +42,7 @@ fn random_frame(random: &mut Random) -> Vec<u8> {
         _ => ([0x86, 0xdd], 0x60, 6),
     };
     frame[PROTOCOL_AT..ETHERNET].copy_from_slice(&kind);
-    if random.next() % 4 != 0 {
+    if !random.next().is_multiple_of(4) {
         frame[ETHERNET] = version;
         frame[ETHERNET + next_header_at] = 6;
     }
