@@ -35,6 +35,8 @@ pub fn load_word_of<T, const OFFSET: usize, const INDEX: usize>(base: *const T) 
 #[inline(always)]
 pub fn opaque(mut number: u32) -> u32 {
     // SAFETY: moves a register to itself.
-    unsafe { asm!("{number} = {number}", number = inout(reg) number, options(pure, nomem, nostack)) };
+    unsafe {
+        asm!("{number} = {number}", number = inout(reg) number, options(pure, nomem, nostack))
+    };
     number
 }

@@ -21,7 +21,10 @@ pub struct Standing {
 pub fn current() -> Standing {
     // SAFETY: no preconditions.
     let own = unsafe { bpf_get_current_cgroup_id() };
-    let mut found = Standing { class: Class::Default, account_cgroup: 0 };
+    let mut found = Standing {
+        class: Class::Default,
+        account_cgroup: 0,
+    };
     let mut parent_is_class = false;
     // From the root down: ids are 0 beyond the process's own depth (`__cgroup_ancestor_id`, kernel/bpf/helpers.c).
     for level in 0..MAX_DEPTH {
@@ -32,7 +35,10 @@ pub fn current() -> Standing {
         }
         // SAFETY: the value is copied; the controller may replace it, never free the map.
         if let Some(class) = unsafe { CLASSES.get(&id) } {
-            found = Standing { class: Class::from_index(class.class), account_cgroup: 0 };
+            found = Standing {
+                class: Class::from_index(class.class),
+                account_cgroup: 0,
+            };
             parent_is_class = true;
         } else if parent_is_class {
             found.account_cgroup = id;

@@ -43,7 +43,12 @@ pub fn endpoint_v6(ctx: &SockAddrContext) -> EndpointKey {
     // SAFETY: as above. Word by word: the verifier allows no other access to this field.
     let (addr, port) = unsafe {
         let sa = ctx.sock_addr;
-        let words = [(*sa).user_ip6[0], (*sa).user_ip6[1], (*sa).user_ip6[2], (*sa).user_ip6[3]];
+        let words = [
+            (*sa).user_ip6[0],
+            (*sa).user_ip6[1],
+            (*sa).user_ip6[2],
+            (*sa).user_ip6[3],
+        ];
         (words, (*sa).user_port)
     };
     EndpointKey::v6(address_bytes(addr), port_bytes(port))
@@ -64,7 +69,9 @@ pub fn address_bytes(words: [u32; 4]) -> [u8; 16] {
 /// Index of the lane that `endpoint` belongs to.
 #[inline(always)]
 pub fn lane_of(endpoint: EndpointKey) -> Option<u32> {
-    ENDPOINTS.get(&Key::new(EndpointKey::FULL, endpoint)).copied()
+    ENDPOINTS
+        .get(&Key::new(EndpointKey::FULL, endpoint))
+        .copied()
 }
 
 /// A socket connects to `endpoint`.
@@ -78,8 +85,12 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     if kind != SOCK_STREAM || protocol != IPPROTO_TCP {
         return ALLOW;
     }
-    let Some(lane_index) = lane_of(endpoint) else { return ALLOW };
-    let Some(lane) = slot::lane(lane_index) else { return ALLOW };
+    let Some(lane_index) = lane_of(endpoint) else {
+        return ALLOW;
+    };
+    let Some(lane) = slot::lane(lane_index) else {
+        return ALLOW;
+    };
     if !presence::controller_present() {
         count(Counter::ControllerLost);
         return ALLOW;
@@ -125,7 +136,11 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     conn.lane = lane_index;
     conn.class = standing.class as u32;
     conn.pid = pid;
-    conn.account.store(if let Purse::Known(account) = purse { account + 1 } else { 0 });
+    conn.account.store(if let Purse::Known(account) = purse {
+        account + 1
+    } else {
+        0
+    });
     conn.tuple = Tuple::default();
     conn.mark = 0;
     conn.ifindex = 0;
@@ -164,8 +179,15 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     // SAFETY: checked for null by `tag_or_create`.
     unsafe { *tag = fresh.id };
     // The swap publishes everything above.
-    conn.gate.swap(GateWord::new(fresh.id.generation, gate).bits());
-    emit(kind, conn, fresh.id, 0, Urgency::now_if(kind == EventKind::Held));
+    conn.gate
+        .swap(GateWord::new(fresh.id.generation, gate).bits());
+    emit(
+        kind,
+        conn,
+        fresh.id,
+        0,
+        Urgency::now_if(kind == EventKind::Held),
+    );
     ALLOW
 }
 
@@ -174,7 +196,11 @@ fn purse_of(lane: u32, account_caps: bool, standing: &Standing) -> Purse {
     if !account_caps || standing.account_cgroup == 0 {
         return Purse::None;
     }
-    let key = AccountKey { cgroup: standing.account_cgroup, lane, reserved: 0 };
+    let key = AccountKey {
+        cgroup: standing.account_cgroup,
+        lane,
+        reserved: 0,
+    };
     // SAFETY: the value is copied; the controller never changes an entry's value.
     match unsafe { ACCOUNT_INDEX.get(&key) } {
         Some(index) => Purse::Known(*index),

@@ -2,8 +2,8 @@
 
 use aya_ebpf::{EbpfContext, helpers::generated::bpf_skb_load_bytes, programs::SkBuffContext};
 use shaper_common::{
-    ClientBytes, Conn, Counter, EventKind, Gate, GateWord, HEADER_CAPACITY, Protocol, RECORD_HEADER, Segment,
-    seq_after,
+    ClientBytes, Conn, Counter, EventKind, Gate, GateWord, HEADER_CAPACITY, Protocol,
+    RECORD_HEADER, Segment, seq_after,
 };
 
 use crate::{
@@ -43,7 +43,9 @@ pub struct Outgoing {
 
 #[inline(always)]
 pub fn packet(ctx: &SkBuffContext) -> i32 {
-    let Some(governed) = packet::governed(ctx) else { return PASS };
+    let Some(governed) = packet::governed(ctx) else {
+        return PASS;
+    };
     let gate = governed.word.gate();
     if gate != Gate::Open && gate != Gate::HeldSyn && !gate.blocks_requests() {
         return PASS;
@@ -53,7 +55,11 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
         return PASS;
     };
     if gate == Gate::HeldSyn {
-        return if segment.is_syn() { held_syn(ctx, &governed, &segment) } else { PASS };
+        return if segment.is_syn() {
+            held_syn(ctx, &governed, &segment)
+        } else {
+            PASS
+        };
     }
     // Without payload: acknowledgements, FIN, RST, keep-alive and window probes.
     if segment.payload_len == 0 {
@@ -70,8 +76,16 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
     if governed.conn().tx_bytes != 0 && !seq_after(end, governed.conn().passed_seq) {
         return PASS;
     }
-    let outgoing = Outgoing { segment, start, end };
-    if gate == Gate::Open { open(ctx, &governed, &outgoing) } else { gated(ctx, &governed, &outgoing) }
+    let outgoing = Outgoing {
+        segment,
+        start,
+        end,
+    };
+    if gate == Gate::Open {
+        open(ctx, &governed, &outgoing)
+    } else {
+        gated(ctx, &governed, &outgoing)
+    }
 }
 
 /// The controller is gone: the connection is governed no more. For good, so that a controller that comes back does not
@@ -81,7 +95,11 @@ fn pass_ungoverned(governed: &Governed) -> i32 {
     count(Counter::ControllerLost);
     record::force(governed.conn(), governed.id, |word| {
         let held = word.gate().waits() || word.gate() == Gate::Parked;
-        if held { Some(word.with_gate(Gate::Released)) } else { None }
+        if held {
+            Some(word.with_gate(Gate::Released))
+        } else {
+            None
+        }
     });
     PASS
 }
@@ -122,7 +140,8 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     }
     note_preface(ctx, conn, governed, outgoing);
     // What would pass a closed gate makes no request: window updates, pings, the end of a handshake.
-    let short = slot::lane(conn.lane).is_some_and(|lane| outgoing.segment.payload_len <= lane.wake_bytes.load());
+    let short = slot::lane(conn.lane)
+        .is_some_and(|lane| outgoing.segment.payload_len <= lane.wake_bytes.load());
     if short {
         note_passed(conn, outgoing);
         return PASS;
@@ -134,12 +153,19 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
         && conn.protocol.load() == Protocol::Serial as u32
         && resume::yield_slot(conn, governed.id, governed.word)
     {
-        return request(ctx, governed, governed.word.with_gate(Gate::HeldRequest), outgoing);
+        return request(
+            ctx,
+            governed,
+            governed.word.with_gate(Gate::HeldRequest),
+            outgoing,
+        );
     }
     // The controller parks only a connection that is not busy, and by a compare-and-swap: if it was faster, this request
     // must look for a slot again.
     if !record::change(conn, governed.word, governed.word.with_busy(true)) {
-        let Some(word) = record::word_of(conn, governed.id) else { return PASS };
+        let Some(word) = record::word_of(conn, governed.id) else {
+            return PASS;
+        };
         if word.gate() == Gate::Parked {
             return request(ctx, governed, word, outgoing);
         }
@@ -173,7 +199,12 @@ fn gated(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
 
 /// Lets payload pass that belongs to a TLS handshake.
 #[inline(always)]
-fn pass_handshake(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, outgoing: &Outgoing) -> bool {
+fn pass_handshake(
+    ctx: &SkBuffContext,
+    conn: &mut Conn,
+    governed: &Governed,
+    outgoing: &Outgoing,
+) -> bool {
     let len = outgoing.segment.payload_len;
     let first = conn.tx_bytes == 0;
     // The rest of a handshake record whose start has passed.
@@ -234,7 +265,9 @@ fn request(ctx: &SkBuffContext, governed: &Governed, word: GateWord, outgoing: &
 /// pings, alerts. A prompt is longer, and many short ones are not let through either.
 #[inline(always)]
 fn is_wake(conn: &mut Conn, len: u32) -> bool {
-    let Some(lane) = slot::lane(conn.lane) else { return true };
+    let Some(lane) = slot::lane(conn.lane) else {
+        return true;
+    };
     let limit = lane.wake_bytes.load();
     if len > limit {
         return false;

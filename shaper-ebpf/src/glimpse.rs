@@ -20,7 +20,15 @@ use crate::{
 /// The client's first bytes.
 #[inline(always)]
 pub fn sent(ctx: &SkBuffContext, conn: &Conn, id: ConnId, outgoing: &Outgoing) {
-    send(ctx, conn, id, &outgoing.segment, outgoing.start, 0, Urgency::Leisure);
+    send(
+        ctx,
+        conn,
+        id,
+        &outgoing.segment,
+        outgoing.start,
+        0,
+        Urgency::Leisure,
+    );
 }
 
 /// The head of a response, if it is one of HTTP/1.
@@ -62,6 +70,10 @@ fn send(
         };
         (*glimpse).len = if read == 0 { len } else { 0 };
     }
-    let flags = if urgency == Urgency::Now { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    let flags = if urgency == Urgency::Now {
+        BPF_RB_FORCE_WAKEUP
+    } else {
+        BPF_RB_NO_WAKEUP
+    };
     entry.submit(u64::from(flags));
 }

@@ -2,8 +2,8 @@
 
 use aya_ebpf::programs::SkBuffContext;
 use shaper_common::{
-    ChunkedEnd, Class, Conn, END_KNOWN, EventKind, Gate, GateWord, Protocol, START, Segment, ServerBytes, TAIL,
-    seq_after,
+    ChunkedEnd, Class, Conn, END_KNOWN, EventKind, Gate, GateWord, Protocol, START, Segment,
+    ServerBytes, TAIL, seq_after,
 };
 
 use crate::{
@@ -34,7 +34,8 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
         // for it lies far ahead, is a stray packet or a forged one.
         if conn.established_ns != 0 {
             let expected = packet::received(ctx);
-            if !seq_after(end, expected) || seq_after(start, expected.wrapping_add(FARTHEST_AHEAD)) {
+            if !seq_after(end, expected) || seq_after(start, expected.wrapping_add(FARTHEST_AHEAD))
+            {
                 return PASS;
             }
         }
@@ -53,7 +54,14 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
 
 /// Response bytes on a connection that has a slot.
 #[inline(always)]
-fn response(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: &Segment, start: u32, now: u64) {
+fn response(
+    ctx: &SkBuffContext,
+    conn: &mut Conn,
+    governed: &Governed,
+    segment: &Segment,
+    start: u32,
+    now: u64,
+) {
     let mut word = governed.word;
     if word.is_busy() {
         if !is_answer(ctx, conn, segment, now) {
@@ -68,7 +76,13 @@ fn response(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: 
         }
         word = answered;
         let micros = now.saturating_sub(conn.request_ns) / 1_000;
-        emit(EventKind::Answered, conn, governed.id, micros as u32, Urgency::Leisure);
+        emit(
+            EventKind::Answered,
+            conn,
+            governed.id,
+            micros as u32,
+            Urgency::Leisure,
+        );
         glimpse::received(ctx, conn, governed.id, segment, start);
     }
     let end = start.wrapping_add(segment.payload_len);
@@ -133,9 +147,13 @@ fn overrun(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, segment: &Segm
     if server_bytes(ctx, segment) == ServerBytes::Interim {
         return;
     }
-    let Some(lane) = slot::lane(conn.lane) else { return };
+    let Some(lane) = slot::lane(conn.lane) else {
+        return;
+    };
     // HTTP/2 has pings and window updates of its own accord.
-    if conn.protocol.load() == Protocol::Http2 as u32 && segment.payload_len <= lane.wake_bytes.load() {
+    if conn.protocol.load() == Protocol::Http2 as u32
+        && segment.payload_len <= lane.wake_bytes.load()
+    {
         return;
     }
     let purse = match conn.account.load() {
@@ -158,5 +176,6 @@ fn ends_chunked(ctx: &SkBuffContext, segment: &Segment) -> bool {
     // In a shorter payload the tail reaches into the headers, which cannot look like a record of these lengths.
     segment.payload_len >= 5
         && end >= TAIL as u32
-        && packet::load::<TAIL>(ctx, end - TAIL as u32).is_some_and(|tail| ChunkedEnd::matches(&tail))
+        && packet::load::<TAIL>(ctx, end - TAIL as u32)
+            .is_some_and(|tail| ChunkedEnd::matches(&tail))
 }

@@ -6,8 +6,8 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use shaper_common::{
-    Account, AccountKey, COUNTER_COUNT, CgroupClass, Conn, ConnId, EndpointKey, Event, Globals, Lane, MAX_ACCOUNTS,
-    MAX_CLASS_CGROUPS, MAX_CONNS, MAX_ENDPOINTS, MAX_LANES, RING_BYTES,
+    Account, AccountKey, COUNTER_COUNT, CgroupClass, Conn, ConnId, EndpointKey, Event, Globals,
+    Lane, MAX_ACCOUNTS, MAX_CLASS_CGROUPS, MAX_CONNS, MAX_ENDPOINTS, MAX_LANES, RING_BYTES,
 };
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
@@ -30,13 +30,21 @@ pub static ACCOUNTS: Array<Account, { MAX_ACCOUNTS as usize }, MMAPABLE> = Array
 
 /// Index into `ACCOUNTS` by lane and cgroup. Filled by the controller.
 #[btf_map(name = "ACCOUNT_INDEX")]
-pub static ACCOUNT_INDEX: HashMap<AccountKey, u32, { MAX_ACCOUNTS as usize }, { BPF_F_NO_PREALLOC as usize }> =
-    HashMap::new();
+pub static ACCOUNT_INDEX: HashMap<
+    AccountKey,
+    u32,
+    { MAX_ACCOUNTS as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
 
 /// Lane index by endpoint.
 #[btf_map(name = "ENDPOINTS")]
-pub static ENDPOINTS: LpmTrie<EndpointKey, u32, { MAX_ENDPOINTS as usize }, { BPF_F_NO_PREALLOC as usize }> =
-    LpmTrie::new();
+pub static ENDPOINTS: LpmTrie<
+    EndpointKey,
+    u32,
+    { MAX_ENDPOINTS as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = LpmTrie::new();
 
 /// What a cgroup stands for, by its id.
 #[btf_map(name = "CLASSES")]

@@ -48,7 +48,11 @@ pub fn segment(ctx: &SkBuffContext) -> Result<Segment, SegmentError> {
 
 /// The first bytes of the packet's payload: a TLS record header, or the start of anything else.
 #[inline(always)]
-pub fn payload_start(ctx: &SkBuffContext, segment: &Segment, at: u32) -> Option<[u8; RECORD_HEADER]> {
+pub fn payload_start(
+    ctx: &SkBuffContext,
+    segment: &Segment,
+    at: u32,
+) -> Option<[u8; RECORD_HEADER]> {
     load(ctx, segment.payload_offset() + at)
 }
 
@@ -59,7 +63,11 @@ pub fn load<const N: usize>(ctx: &SkBuffContext, offset: u32) -> Option<[u8; N]>
     // SAFETY: the helper writes exactly `N` bytes or fails.
     unsafe {
         let read = bpf_skb_load_bytes(ctx.as_ptr(), offset, bytes.as_mut_ptr().cast(), N as u32);
-        if read == 0 { Some(bytes.assume_init()) } else { None }
+        if read == 0 {
+            Some(bytes.assume_init())
+        } else {
+            None
+        }
     }
 }
 

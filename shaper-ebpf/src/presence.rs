@@ -7,7 +7,9 @@ use crate::{emit::now_ns, maps::GLOBALS};
 /// Whether gates are kept: the controller shows signs of life, or its loss is to change nothing.
 #[inline(always)]
 pub fn controller_present() -> bool {
-    let Some(globals) = GLOBALS.get(0) else { return false };
+    let Some(globals) = GLOBALS.get(0) else {
+        return false;
+    };
     if globals.on_loss.load() == OnLoss::Closed as u32 {
         return true;
     }

@@ -22,7 +22,13 @@ pub fn allocate() -> Option<Fresh> {
     let conn = CONNS.get_ptr_mut(index)?;
     // SAFETY: points into the array map.
     let last = GateWord::from_bits(unsafe { &(*conn).gate }.load());
-    Some(Fresh { conn, id: ConnId { index, generation: last.generation().wrapping_add(1) } })
+    Some(Fresh {
+        conn,
+        id: ConnId {
+            index,
+            generation: last.generation().wrapping_add(1),
+        },
+    })
 }
 
 /// Returns a record that never got a gate.
@@ -35,7 +41,11 @@ pub fn put_back(fresh: &Fresh) {
 #[inline(always)]
 pub fn word_of(conn: &Conn, id: ConnId) -> Option<GateWord> {
     let word = GateWord::from_bits(conn.gate.load());
-    if word.generation() != id.generation || word.gate() == Gate::Free { None } else { Some(word) }
+    if word.generation() != id.generation || word.gate() == Gate::Free {
+        None
+    } else {
+        Some(word)
+    }
 }
 
 /// Changes the word from `from` to `to`. `false` if it is not `from` any more.
@@ -47,7 +57,11 @@ pub fn change(conn: &Conn, from: GateWord, to: GateWord) -> bool {
 /// Changes the word to what `to` makes of it, and settles what the connection gives up by that. The word before;
 /// `None` if the record is no longer `id`'s, or `to` wants no change.
 #[inline(always)]
-pub fn force(conn: &Conn, id: ConnId, to: impl Fn(GateWord) -> Option<GateWord>) -> Option<GateWord> {
+pub fn force(
+    conn: &Conn,
+    id: ConnId,
+    to: impl Fn(GateWord) -> Option<GateWord>,
+) -> Option<GateWord> {
     for _ in 0..shaper_common::CAS_TRIES {
         let seen = word_of(conn, id)?;
         let next = to(seen)?;
@@ -64,14 +78,22 @@ pub fn force(conn: &Conn, id: ConnId, to: impl Fn(GateWord) -> Option<GateWord>)
 /// calls this, so it happens once.
 #[inline(always)]
 pub fn settle(conn: &Conn, id: ConnId, from: GateWord, to: GateWord) {
-    let Some(lane) = slot::lane(conn.lane) else { return };
+    let Some(lane) = slot::lane(conn.lane) else {
+        return;
+    };
     let (was, is) = (from.gate(), to.gate());
     if was.waits() && !is.waits() {
         slot::leave_queue(lane, Class::from_index(conn.class));
         emit(EventKind::Gone, conn, id, 0, Urgency::Now);
     } else if was.holds_slot() && !is.holds_slot() {
         let gave = slot::give_back(lane, conn);
-        emit(EventKind::Released, conn, id, u32::from(gave.refunded), Urgency::now_if(gave.awaited));
+        emit(
+            EventKind::Released,
+            conn,
+            id,
+            u32::from(gave.refunded),
+            Urgency::now_if(gave.awaited),
+        );
     }
 }
 
@@ -79,7 +101,11 @@ pub fn settle(conn: &Conn, id: ConnId, from: GateWord, to: GateWord) {
 #[inline(always)]
 pub fn close(conn: &Conn, id: ConnId) {
     let closed = force(conn, id, |word| {
-        if word.gate() == Gate::Lingering { Some(word.with_gone()) } else { Some(word.with_gate(Gate::Free)) }
+        if word.gate() == Gate::Lingering {
+            Some(word.with_gone())
+        } else {
+            Some(word.with_gate(Gate::Free))
+        }
     });
     let Some(before) = closed else { return };
     if before.gate() == Gate::Lingering {

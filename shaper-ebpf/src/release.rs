@@ -15,7 +15,9 @@ const TCP_CLOSE: u32 = 7;
 #[inline(always)]
 pub fn socket(ctx: &SockContext) -> i32 {
     // SAFETY: this program type passes its context as the socket.
-    let Some(governed) = (unsafe { socket::governed(ctx.as_ptr()) }) else { return ALLOW };
+    let Some(governed) = (unsafe { socket::governed(ctx.as_ptr()) }) else {
+        return ALLOW;
+    };
     let conn = governed.conn();
     // SAFETY: the context is the socket.
     let state = unsafe { (*ctx.sock).state };
@@ -37,12 +39,16 @@ fn let_go(conn: *mut Conn, id: ConnId) {
     let holds = slot::lane(conn.lane).is_some_and(|lane| lane.abort_holds.load() != 0);
     // What may have been the whole answer is taken for it when the client leaves.
     let lingers = holds && conn.unsure_ns <= conn.request_ns;
-    let Some(before) = record::force(conn, id, |word| Some(word.with_gate(after_release(word, lingers)))) else {
+    let Some(before) = record::force(conn, id, |word| {
+        Some(word.with_gate(after_release(word, lingers)))
+    }) else {
         return;
     };
     match after_release(before, lingers) {
         Gate::Lingering => emit(EventKind::Abandoned, conn, id, 0, Urgency::Leisure),
-        Gate::Doomed if before.gate() != Gate::HeldSyn => emit(EventKind::Stuck, conn, id, 0, Urgency::Now),
+        Gate::Doomed if before.gate() != Gate::HeldSyn => {
+            emit(EventKind::Stuck, conn, id, 0, Urgency::Now)
+        }
         _ => {}
     }
 }

@@ -12,7 +12,9 @@ use crate::{
 /// queued, for its connection exists.
 #[inline(always)]
 pub fn resume(conn: &mut Conn, id: ConnId, word: GateWord) -> bool {
-    let Some(lane) = slot::lane(conn.lane) else { return true };
+    let Some(lane) = slot::lane(conn.lane) else {
+        return true;
+    };
     let class = Class::from_index(conn.class);
     let purse = purse(lane.account_caps.load() != 0, conn);
     match slot::decide(lane, class, &purse, Bound::None) {
@@ -43,7 +45,9 @@ pub fn resume(conn: &mut Conn, id: ConnId, word: GateWord) -> bool {
 /// open gate.
 #[inline(always)]
 pub fn yield_slot(conn: &mut Conn, id: ConnId, word: GateWord) -> bool {
-    let Some(lane) = slot::lane(conn.lane) else { return false };
+    let Some(lane) = slot::lane(conn.lane) else {
+        return false;
+    };
     let class = Class::from_index(conn.class);
     if !slot::must_wait(lane, class) {
         return false;

@@ -79,7 +79,11 @@ pub fn must_wait(lane: &Lane, class: Class) -> bool {
 #[inline(always)]
 fn places(lane: &Lane, purse: &Purse) -> u32 {
     let places = lane.max_queue.load();
-    if let Purse::Unknown = purse { places.max(1) } else { places }
+    if let Purse::Unknown = purse {
+        places.max(1)
+    } else {
+        places
+    }
 }
 
 /// Whether a waiter of this class or a more urgent one, besides `own` of our own, must go first.
@@ -100,14 +104,21 @@ fn someone_ahead(lane: &Lane, class: Class, own: u32) -> bool {
 pub fn take(lane: &Lane, class: Class, purse: &Purse) -> bool {
     let by_class = class.index();
     let cap = lane.class_cap[by_class].load();
-    if lane.class_slots[by_class].update(|used| below(used, cap)).is_err() {
+    if lane.class_slots[by_class]
+        .update(|used| below(used, cap))
+        .is_err()
+    {
         return false;
     }
     if !take_account(purse) {
         lane.class_slots[by_class].sub(1);
         return false;
     }
-    let floor = if class == Class::Interactive { 0 } else { lane.reserve.load() };
+    let floor = if class == Class::Interactive {
+        0
+    } else {
+        lane.reserve.load()
+    };
     let spend = |word| SlotWord::from_bits(word).spend(floor).map(SlotWord::bits);
     if lane.slots.update(spend).is_err() {
         give_account(purse);
@@ -131,7 +142,11 @@ pub fn force(lane: &Lane, class: Class, purse: &Purse) {
     {
         account.slots.add(1);
     }
-    if lane.slots.update(|word| Some(SlotWord::from_bits(word).force().bits())).is_err() {
+    if lane
+        .slots
+        .update(|word| Some(SlotWord::from_bits(word).force().bits()))
+        .is_err()
+    {
         count(Counter::Contended);
     }
 }
@@ -193,7 +208,10 @@ pub fn give_back(lane: &Lane, conn: &Conn) -> GaveBack {
             false
         }
     };
-    GaveBack { refunded, awaited: lane.queued.load() != 0 }
+    GaveBack {
+        refunded,
+        awaited: lane.queued.load() != 0,
+    }
 }
 
 /// Counts a waiter of `class`.

@@ -103,7 +103,12 @@ fn tuple(sk: *const bpf_sock) -> Tuple {
         local = ip4::<{ offset_of!(bpf_sock, src_ip4) }>(sk);
         remote = ip4::<{ offset_of!(bpf_sock, dst_ip4) }>(sk);
     }
-    Tuple { local, remote, local_port, remote_port }
+    Tuple {
+        local,
+        remote,
+        local_port,
+        remote_port,
+    }
 }
 
 #[inline(always)]
@@ -126,7 +131,12 @@ fn ip6<const OFFSET: usize>(sk: *const bpf_sock) -> [u8; 16] {
 #[inline(always)]
 fn unseen(sk: *const bpf_sock) {
     let tuple = tuple(sk);
-    if lane_of(EndpointKey::v6(tuple.remote, tuple.remote_port.to_be_bytes())).is_some() {
+    if lane_of(EndpointKey::v6(
+        tuple.remote,
+        tuple.remote_port.to_be_bytes(),
+    ))
+    .is_some()
+    {
         count(Counter::Unseen);
     }
 }
@@ -140,7 +150,13 @@ fn established(ctx: &SockOpsContext, governed: &Governed) {
         // The SYNs that were dropped look like loss: `tcp_init_transfer` cuts the window to one segment after the second.
         set_option(ctx, TCP_BPF_IW, INITIAL_WINDOW);
     }
-    emit(EventKind::Established, conn, governed.id, 0, Urgency::Leisure);
+    emit(
+        EventKind::Established,
+        conn,
+        governed.id,
+        0,
+        Urgency::Leisure,
+    );
 }
 
 #[inline(always)]
@@ -150,7 +166,9 @@ fn state_change(new: u32, governed: &Governed) {
         TCP_CLOSE => record::close(conn, governed.id),
         // The gateway has closed its side: the response is over, and a request that waits would find nobody.
         TCP_CLOSE_WAIT => {
-            record::force(conn, governed.id, |word| Some(word.with_gate(after_end(word.gate()))));
+            record::force(conn, governed.id, |word| {
+                Some(word.with_gate(after_end(word.gate())))
+            });
         }
         _ => {}
     }
@@ -171,6 +189,12 @@ fn set_option(ctx: &SockOpsContext, option: i32, value: i32) {
     let size = size_of::<i32>() as i32;
     // SAFETY: `value` lives for the call. A refusal costs some speed, nothing else.
     let _ = unsafe {
-        bpf_setsockopt(ctx.as_ptr(), SOL_TCP, option, (&raw const value).cast_mut().cast(), size)
+        bpf_setsockopt(
+            ctx.as_ptr(),
+            SOL_TCP,
+            option,
+            (&raw const value).cast_mut().cast(),
+            size,
+        )
     };
 }

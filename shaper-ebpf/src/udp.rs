@@ -15,7 +15,9 @@ const ECONNREFUSED: i32 = 111;
 /// A datagram socket connects or sends to `endpoint`.
 #[inline(always)]
 pub fn datagram(endpoint: EndpointKey) -> i32 {
-    let Some(lane) = lane_of(endpoint).and_then(slot::lane) else { return ALLOW };
+    let Some(lane) = lane_of(endpoint).and_then(slot::lane) else {
+        return ALLOW;
+    };
     // A lane that only observes changes nothing (A2).
     let enforces = lane.mode.load() == LaneMode::Enforce as u32;
     if !enforces || lane.udp_blocked.load() == 0 || !controller_present() {
