@@ -12,11 +12,16 @@ pub enum Family {
 pub enum SegmentError {
     /// A header reaches beyond the packet, or a length in it is impossible.
     Malformed,
-    /// Not TCP, or TCP behind IPv6 extension headers, or a fragment that does not start with the TCP header.
+    /// Not TCP, or TCP behind IPv6 extension headers other than one of hop-by-hop options, or a fragment that does not
+    /// start with the TCP header.
     NotTcp,
 }
 
 const IPPROTO_TCP: u8 = 6;
+/// IPv6 hop-by-hop options (RFC 8200, 4.3). Linux puts one, with the jumbo payload option, into packets of more than
+/// 65535 bytes that are segmented later ("BIG TCP", Linux 5.19): large requests on loopback and veth.
+const IPPROTO_HOPOPTS: u8 = 0;
+const IPV6_HEADER: u32 = 40;
 const TCP_MIN_HEADER: u32 = 20;
 
 /// TCP flags (RFC 9293, 3.1).
@@ -61,10 +66,15 @@ impl Segment {
                 (Family::V4, header)
             }
             6 => {
-                if byte(6).ok_or(malformed)? != IPPROTO_TCP {
+                let (mut next, mut offset) = (byte(6).ok_or(malformed)?, IPV6_HEADER);
+                if next == IPPROTO_HOPOPTS {
+                    next = byte(IPV6_HEADER).ok_or(malformed)?;
+                    offset += 8 + 8 * u32::from(byte(IPV6_HEADER + 1).ok_or(malformed)?);
+                }
+                if next != IPPROTO_TCP {
                     return Err(SegmentError::NotTcp);
                 }
-                (Family::V6, 40)
+                (Family::V6, offset)
             }
             _ => return Err(malformed),
         };
@@ -147,8 +157,28 @@ mod tests {
         packet[40 + 13] = RST;
         let segment = parse(&packet).unwrap();
         assert_eq!((segment.family, segment.payload_len), (Family::V6, 5));
-        packet[6] = 0;
+        packet[6] = 44;
         assert_eq!(parse(&packet), Err(SegmentError::NotTcp));
+    }
+
+    /// A7: a request of more than 65535 bytes in one packet is a request too.
+    #[test]
+    fn v6_with_a_jumbo_payload_is_read() {
+        let mut packet = vec![0; 40 + 8 + 20 + 70_000];
+        packet[0] = 0x60;
+        packet[40] = 6;
+        packet[42] = 0xc2;
+        packet[43] = 4;
+        packet[48 + 12] = 5 << 4;
+        packet[48 + 13] = ACK;
+        let segment = parse(&packet).unwrap();
+        assert_eq!((segment.tcp_offset, segment.payload_len), (48, 70_000));
+        packet[40] = 44;
+        assert_eq!(parse(&packet), Err(SegmentError::NotTcp));
+        packet[40] = 6;
+        packet[41] = 255;
+        packet.truncate(200);
+        assert_eq!(parse(&packet), Err(SegmentError::Malformed));
     }
 
     #[test]
