@@ -135,7 +135,7 @@ fn a_held_upload_arrives_whole_and_at_once_in_a_network_namespace_on_ipv6() -> R
 /// A10: the hold outlasts a host that gives up on unanswered packets after a few seconds.
 #[test]
 fn a_held_request_outlasts_a_low_tcp_retries2() -> Result<()> {
-    let held = Scale::asked().pick(Duration::from_secs(20), Duration::from_secs(8));
+    let held = Scale::asked().pick(Duration::from_secs(20), Duration::from_secs(5));
     let stage = Stage::set()?;
     let pair = VethPair::create()?;
     // TCP by itself gives up after 3 s.

@@ -48,10 +48,10 @@ fn agents_that_run_tools(
 ) -> Result<()> {
     const AGENTS: usize = 20;
     const LIMIT: usize = 4;
-    const SERVICE: Duration = Duration::from_millis(500);
+    const SERVICE: Duration = Duration::from_millis(300);
     let scale = Scale::asked();
     // Longer than all first calls together, so that all agents run their tools at one time.
-    let tool = scale.pick(Duration::from_secs(10), Duration::from_millis(3500));
+    let tool = scale.pick(Duration::from_secs(10), Duration::from_millis(2500));
     let stage = Stage::set()?;
     let mut gateway = Gateway::builder()
         .listen_v4()?
@@ -141,7 +141,7 @@ report(statuses=statuses, errors=errors)
 
 fn clients_with_a_second_connection(what: &str, tls: Option<TlsVersion>) -> Result<()> {
     const CLIENTS: usize = 6;
-    const SERVICE: Duration = Duration::from_millis(500);
+    const SERVICE: Duration = Duration::from_millis(200);
     const GRACE: Duration = Duration::from_millis(1500);
     let stage = Stage::set()?;
     let mut gateway =
