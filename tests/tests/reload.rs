@@ -14,7 +14,7 @@ use shaper_tests::controller::Controller;
 use shaper_tests::gateway::{Answer, Gateway, Latch, RequestRecord};
 use shaper_tests::lane_file::LaneFile;
 use shaper_tests::snapshot::Snapshot;
-use shaper_tests::stage::Stage;
+use shaper_tests::stage::{Scale, Stage};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -43,7 +43,7 @@ def client():
             with lock:
                 errors.append(repr(error))
 
-threads = [threading.Thread(target=client) for _ in range(60)]
+threads = [threading.Thread(target=client) for _ in range(int(sys.argv[4]))]
 for thread in threads:
     thread.start()
 for thread in threads:
@@ -97,9 +97,10 @@ fn peak(requests: &[RequestRecord], from: Moment, to: Moment) -> usize {
 /// A14: held slots are not revoked, no connection breaks, and the gateway never sees more than the larger of the two
 /// limits around a change.
 #[test]
-fn a_limit_changes_twenty_times_under_load_and_nothing_breaks() -> Result<()> {
-    const CHANGES: usize = 20;
+fn a_limit_changes_again_and_again_under_load_and_nothing_breaks() -> Result<()> {
     const FIRST: usize = 6;
+    let changes_wanted = Scale::asked().pick(50, 20);
+    let connections = Scale::asked().pick(200_usize, 60);
     let stage = Stage::set()?;
     let latch = Latch::shut();
     let counted = Answer::once_open(&latch);
@@ -113,6 +114,7 @@ fn a_limit_changes_twenty_times_under_load_and_nothing_breaks() -> Result<()> {
     let lane = |limit| {
         LaneFile::over(gateway.addresses())
             .limit(limit)
+            .queue(connections)
             .line("abort_hold = \"0s\"")
     };
     let controller = Controller::builder(&stage)?
@@ -123,11 +125,12 @@ fn a_limit_changes_twenty_times_under_load_and_nothing_breaks() -> Result<()> {
         .argument(gateway.address().ip().to_string())
         .argument(gateway.address().port().to_string())
         .argument(stop.to_string_lossy())
+        .argument(connections.to_string())
         .spawn_in(&stage.bulk)?;
     controller.wait_until("gateway", |lane| lane.queued > 0)?;
 
     let mut changes = vec![(FIRST, Moment::now())];
-    for limit in limits().take(CHANGES) {
+    for limit in limits().take(changes_wanted) {
         changes.push((limit, Moment::now()));
         controller.write_lane("gateway", lane(limit))?;
         controller.wait_until("gateway", |lane| {
