@@ -54,7 +54,7 @@ impl Controller {
         {
             return Err(CommandError::Refused(format!(
                 "lane {lane} only observes and holds nothing, so there is nothing to pause: it can be paused once its \
-                 max_inflight is more than 0"
+                 max_inflight is more than 0 and enforce is true"
             )));
         }
         let until = kernel::now() + length;
