@@ -10,6 +10,7 @@ mod classes;
 mod commands;
 mod drift;
 mod glimpse;
+mod history;
 mod lanes;
 mod lingering;
 mod message;
@@ -40,8 +41,8 @@ pub use record::Recorder;
 pub use reload::{Reloaded, Reloads};
 
 use self::{
-    accounts::Accounts, drift::Drift, lanes::Lanes, lingering::Lingering, names::Names,
-    nudge::Nudges, parking::Parking, preexisting::Preexisting,
+    accounts::Accounts, drift::Drift, history::History, lanes::Lanes, lingering::Lingering,
+    names::Names, nudge::Nudges, parking::Parking, preexisting::Preexisting,
 };
 use crate::{
     config::{Config, LaneConfig, Settings},
@@ -102,6 +103,7 @@ pub struct Controller {
     started: Settings,
     last_reload_error: Option<String>,
     recorder: Option<Recorder>,
+    history: History,
 }
 
 impl Controller {
@@ -149,6 +151,7 @@ impl Controller {
             started: config.settings.clone(),
             last_reload_error: None,
             recorder: None,
+            history: History::new(),
         };
         controller.set_globals(config);
         for lane in &config.lanes {
@@ -225,6 +228,7 @@ impl Controller {
         if let Some(recorder) = self.recorder.take() {
             recorder.finish();
         }
+        self.finish_history();
         self.detach();
         Ok(())
     }
@@ -263,6 +267,7 @@ impl Controller {
         self.drain();
         self.on_time();
         let now = kernel::now();
+        self.hand_history_over(now);
         if now.since(self.reconciled) >= RECONCILE {
             self.reconciled = now;
             self.reconcile(now);

@@ -10,7 +10,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::snapshot::{Snapshot, Waiters};
+use crate::{
+    history::{Asker, Question, Report},
+    snapshot::{Snapshot, Waiters},
+};
 
 /// How long a snapshot is handed out again instead of asking for a new one.
 const FRESH: Duration = Duration::from_millis(100);
@@ -24,6 +27,11 @@ const QUEUE: usize = 64;
 pub enum Command {
     Snapshot(oneshot::Sender<Snapshot>),
     Waiters(oneshot::Sender<Waiters>),
+    /// What happened, from the history.
+    Stats {
+        question: Question,
+        asker: Asker,
+    },
     /// Start nothing in the lane for this long from now.
     Pause {
         lane: String,
@@ -49,6 +57,7 @@ impl Command {
         match self {
             Self::Snapshot(reply) => reply.is_closed(),
             Self::Waiters(reply) => reply.is_closed(),
+            Self::Stats { asker, .. } => asker.is_closed(),
             Self::Pause { reply, .. } | Self::Resume { reply, .. } | Self::Set { reply, .. } => {
                 reply.is_closed()
             }
@@ -162,6 +171,18 @@ impl Handle {
         self.bounded(self.ask(Command::Waiters)).await
     }
 
+    /// What happened, by lane, class and hour.
+    ///
+    /// # Errors
+    /// Any [`HandleError`].
+    pub async fn stats(&self, question: Question) -> Result<Report, HandleError> {
+        self.bounded(async {
+            let ask = |asker| Command::Stats { question, asker };
+            Ok(self.ask(ask).await??)
+        })
+        .await
+    }
+
     /// Pauses a lane.
     ///
     /// # Errors
@@ -235,7 +256,7 @@ impl Handle {
 #[cfg(test)]
 pub(crate) mod stub {
     use super::*;
-    use crate::snapshot::samples;
+    use crate::{history::samples::two_hours, snapshot::samples};
 
     /// Answers every command as a controller with the one lane `reasoning` would.
     pub(crate) async fn answer(mut commands: mpsc::Receiver<Command>) {
@@ -244,6 +265,10 @@ pub(crate) mod stub {
             let _ = match command {
                 Command::Snapshot(reply) => reply.send(samples::busy()).is_ok(),
                 Command::Waiters(reply) => reply.send(samples::waiters()).is_ok(),
+                Command::Stats { question, asker } => {
+                    let known = question.lane.map_or(Ok(()), known);
+                    asker.send(known.map(|()| two_hours())).is_ok()
+                }
                 Command::Pause { lane, reply, .. } | Command::Resume { lane, reply } => {
                     reply.send(known(lane)).is_ok()
                 }

@@ -9,6 +9,7 @@ pub mod controller;
 pub mod doctor;
 pub mod format;
 pub mod handle;
+pub mod history;
 pub mod kernel;
 pub mod metrics;
 mod object;

@@ -290,6 +290,7 @@ mod tests {
             r#"shaper_queue_wait_seconds_bucket{lane="reasoning",priority="bulk",le="60"} 1"#,
             r#"shaper_refusals_total{lane="reasoning",priority="bulk",reason="queue_full"} 3"#,
             r#"shaper_connections_total{lane="reasoning",outcome="left_queue",priority="interactive"} 1"#,
+            r#"shaper_connections_total{lane="reasoning",outcome="refused",priority="bulk"} 3"#,
             r#"shaper_gateway_errors_total{kind="throttled_under_limit",lane="reasoning"} 1"#,
             r#"shaper_bytes_total{direction="sent",lane="reasoning"} 200000"#,
             r#"shaper_config_reloads_total{result="rejected"} 1"#,

@@ -1,6 +1,10 @@
 //! Where shaper keeps its things.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 /// Default of `--config`: `shaper.toml` and `lanes.d/`.
 pub const CONFIG_DIR: &str = "/etc/shaper";
@@ -26,6 +30,11 @@ impl Instance {
     /// The control socket, `/run/shaper/NAME.sock`.
     pub fn control_socket(&self) -> PathBuf {
         PathBuf::from(RUN_DIR).join(format!("{}.sock", self.0))
+    }
+
+    /// The history of `shaper stats`, `STATE/NAME/history.redb`.
+    pub fn history(&self, state: &Path) -> PathBuf {
+        state.join(&self.0).join("history.redb")
     }
 
     /// The directory of pinned maps and links, `/sys/fs/bpf/shaper/NAME`.
@@ -69,8 +78,6 @@ impl FromStr for Instance {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -79,6 +86,10 @@ mod tests {
         assert_eq!(
             instance.control_socket(),
             Path::new("/run/shaper/gpu-2.sock")
+        );
+        assert_eq!(
+            instance.history(Path::new(STATE_DIR)),
+            Path::new("/var/lib/shaper/gpu-2/history.redb")
         );
         assert_eq!(instance.pin_dir(), Path::new("/sys/fs/bpf/shaper/gpu-2"));
         assert_eq!(

@@ -166,6 +166,14 @@ impl<T> ByClass<T> {
             Class::Bulk => &self.bulk,
         }
     }
+
+    pub fn get_mut(&mut self, class: Class) -> &mut T {
+        match class {
+            Class::Interactive => &mut self.interactive,
+            Class::Default => &mut self.default,
+            Class::Bulk => &mut self.bulk,
+        }
+    }
 }
 
 /// Everybody who waits, lane by lane in the order in which they will go.
@@ -210,16 +218,16 @@ pub enum Stage {
 }
 
 /// A duration as a number of seconds, to the millisecond.
-mod seconds {
+pub(crate) mod seconds {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_f64(value.as_millis() as f64 / 1e3)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         let seconds = f64::deserialize(from)?;
         Duration::try_from_secs_f64(seconds).map_err(D::Error::custom)
     }

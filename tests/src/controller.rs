@@ -52,6 +52,7 @@ pub struct ControllerBuilder {
 struct Setup {
     directory: TempDir,
     config: PathBuf,
+    state: PathBuf,
     instance: String,
 }
 
@@ -74,7 +75,7 @@ impl Setup {
             .arg("--instance")
             .arg(&self.instance)
             .arg("--state")
-            .arg(self.directory.path().join("state"));
+            .arg(&self.state);
         command
     }
 }
@@ -89,6 +90,7 @@ impl Controller {
             .context("cannot open the directory to others")?;
         let setup = Setup {
             config: directory.path().join("config"),
+            state: directory.path().join("state"),
             instance: format!(
                 "test-{}-{}",
                 process::id(),
@@ -280,6 +282,14 @@ impl ControllerBuilder {
     /// Another configuration directory, for one that is not there.
     pub fn config_at(mut self, path: &Path) -> Result<Self> {
         self.setup.config = path.to_owned();
+        self.command = self.setup.command(&tools::shaper()?, self.http);
+        Ok(self)
+    }
+
+    /// Another state directory, which may outlive the controller, under a name that may be used again.
+    pub fn state_at(mut self, path: &Path, instance: &str) -> Result<Self> {
+        self.setup.state = path.to_owned();
+        self.setup.instance = instance.to_owned();
         self.command = self.setup.command(&tools::shaper()?, self.http);
         Ok(self)
     }

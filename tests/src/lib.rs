@@ -21,4 +21,5 @@ pub mod process;
 pub mod script;
 pub mod snapshot;
 pub mod stage;
+pub mod stats;
 pub mod tools;

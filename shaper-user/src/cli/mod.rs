@@ -12,6 +12,7 @@ mod pause;
 mod run;
 mod set;
 mod simulate;
+mod stats;
 pub mod status;
 
 use std::{io, path::PathBuf, process::ExitCode};
@@ -45,6 +46,7 @@ enum Subcommands {
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Set(set::SetArgs),
+    Stats(stats::StatsArgs),
     Simulate(simulate::SimulateArgs),
 }
 
@@ -69,6 +71,7 @@ impl Cli {
             Subcommands::Pause(args) => pause::pause(args)?,
             Subcommands::Resume(args) => pause::resume(args)?,
             Subcommands::Set(args) => set::run(args)?,
+            Subcommands::Stats(args) => stats::run(args)?,
             Subcommands::Simulate(args) => simulate::run(args)?,
         }
         Ok(ExitCode::SUCCESS)

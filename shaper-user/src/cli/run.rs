@@ -16,6 +16,7 @@ use crate::{
     control::ControlSocket,
     controller::{Controller, Recorder, Reloads},
     handle::Handle,
+    history::Keeper,
     kernel,
     metrics::Metrics,
     paths::{self, Instance},
@@ -88,7 +89,11 @@ async fn control_loop(
                 .with_context(|| format!("cannot record to {}", path.display()))
         })
         .transpose()?;
+    // Before anything is held: it waits for a disk.
+    let (keeper, windows) =
+        Keeper::start(&args.instance.history(&args.state)).context("cannot keep the history")?;
     let mut controller = Controller::start(&config, metrics.clone()).await?;
+    controller.keep_history(keeper, &windows);
     if let Some(recorder) = recorder {
         controller.record(recorder);
     }

@@ -132,6 +132,7 @@ pub static SETTINGS: Schema = Schema {
         &settings::SCOPE,
         &settings::ON_CONTROLLER_LOSS,
         &settings::FAIL_AFTER,
+        &settings::HISTORY,
         &settings::CLASS_CGROUPS,
     ],
     unsupported: &[],
@@ -370,6 +371,16 @@ pub mod settings {
         },
         presence: Presence::Default("\"5s\""),
         meaning: "Age of the controller's last sign of life at which it counts as gone.",
+    };
+    pub const HISTORY: Key<Time> = Key {
+        path: "history",
+        // Ten years, for a lane whose hour is some hundred bytes.
+        kind: Time {
+            min: Duration::from_secs(60 * 60),
+            max: Duration::from_secs(3660 * 24 * 60 * 60),
+        },
+        presence: Presence::Default("\"90d\""),
+        meaning: "How far back `shaper stats` can look: what is older is forgotten.",
     };
     /// The default differs by class, so it is not in this table as a value: see `Settings::default`.
     pub const CLASS_CGROUPS: Key<Cgroups> = Key {

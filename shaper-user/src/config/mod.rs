@@ -108,6 +108,8 @@ pub struct Settings {
     pub on_controller_loss: OnLoss,
     /// Age of the controller's last sign of life at which it counts as gone. At least a second.
     pub fail_after: Duration,
+    /// How far back the history goes. At least an hour.
+    pub history: Duration,
     /// By class.
     pub classes: [ClassConfig; CLASS_COUNT],
 }

@@ -18,6 +18,7 @@ impl Default for Settings {
             scope: default_of(&key::SCOPE),
             on_controller_loss: default_of(&key::ON_CONTROLLER_LOSS),
             fail_after: default_of(&key::FAIL_AFTER),
+            history: default_of(&key::HISTORY),
             classes: Class::ALL.map(|class| ClassConfig {
                 cgroups: vec![default_cgroup(class)],
             }),
@@ -44,6 +45,7 @@ pub(super) fn parse(file: &TextFile, diagnostics: &mut Vec<Diagnostic>) -> Setti
         scope: reader.value(&key::SCOPE),
         on_controller_loss: reader.value(&key::ON_CONTROLLER_LOSS),
         fail_after: reader.value(&key::FAIL_AFTER),
+        history: reader.value(&key::HISTORY),
         classes: classes(&mut reader),
     };
     let mut found = reader.into_diagnostics();

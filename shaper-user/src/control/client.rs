@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     handle::Setting,
+    history::{Question, Report},
     snapshot::{Snapshot, Waiters},
 };
 
@@ -95,6 +96,21 @@ impl Client {
     pub fn waiters(&mut self) -> Result<Waiters, ClientError> {
         match self.ask(&Request::Waiters)? {
             Reply::Waiters { waiters } => Ok(waiters),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// What happened, by lane, class and hour.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub fn stats(&mut self, question: &Question) -> Result<Report, ClientError> {
+        let request = Request::Stats {
+            lane: question.lane.clone(),
+            since: question.since,
+        };
+        match self.ask(&request)? {
+            Reply::Stats { stats } => Ok(stats),
             _ => Err(ClientError::Unexpected),
         }
     }
@@ -204,6 +220,11 @@ mod tests {
             let mut client = Client::connect(path).unwrap();
             assert_eq!(client.status().unwrap(), samples::busy());
             assert_eq!(client.waiters().unwrap(), samples::waiters());
+            let question = Question {
+                lane: Some("reasoning".into()),
+                since: Duration::from_secs(7200),
+            };
+            assert_eq!(client.stats(&question).unwrap().lanes[0].hours.len(), 2);
             client.pause("reasoning", Duration::from_secs(30)).unwrap();
             client.resume("reasoning").unwrap();
             client

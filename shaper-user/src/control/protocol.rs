@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     handle::{CommandError, HandleError},
+    history::Report,
     snapshot::{Snapshot, Waiters},
 };
 
@@ -26,6 +27,12 @@ pub(super) const REQUEST_MAX: u64 = 16 * 1024;
 pub enum Request {
     Status,
     Waiters,
+    /// The last `since_ms` of one lane or of all.
+    Stats {
+        lane: Option<String>,
+        #[serde(rename = "since_ms", with = "millis")]
+        since: Duration,
+    },
     Pause {
         lane: String,
         #[serde(rename = "for_ms", with = "millis")]
@@ -50,6 +57,9 @@ pub enum Reply {
     },
     Waiters {
         waiters: Waiters,
+    },
+    Stats {
+        stats: Report,
     },
     /// The change is in force.
     Done,

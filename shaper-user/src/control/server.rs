@@ -17,6 +17,7 @@ use super::{
 use crate::{
     format,
     handle::{Handle, Setting},
+    history::Question,
 };
 
 /// Clients served at once; further ones wait to be accepted.
@@ -103,6 +104,10 @@ async fn answer(line: &[u8], peer: UCred, handle: &Handle) -> Reply {
             .waiters()
             .await
             .map(|waiters| Reply::Waiters { waiters }),
+        Request::Stats { lane, since } => handle
+            .stats(Question { lane, since })
+            .await
+            .map(|stats| Reply::Stats { stats }),
         Request::Pause { lane, length } => {
             info!(?pid, uid, lane, length = format::duration(length), "pause");
             handle.pause(lane, length).await.map(|()| Reply::Done)

@@ -11,7 +11,7 @@ use crate::{
     format,
     kernel::{NotAdmitted, change_slots},
     metrics,
-    policy::{Action, AdmitFailure, ConnHandle, Event, Expiry, LaneId, Ns, Outcome},
+    policy::{Action, AdmitFailure, ConnHandle, Ended, Event, Expiry, LaneId, Ns, Outcome},
 };
 
 impl Controller {
@@ -152,31 +152,34 @@ impl Controller {
         self.record_release(now, id);
     }
 
-    /// Tells the metrics how waits ended.
+    /// Tells the metrics and the history how waits ended.
     fn note_outcomes(&mut self, now: Ns) {
         let ended: Vec<_> = self.policy.drain_ended().collect();
         for ended in ended {
             self.record_end(now, &ended);
-            let Some(lane) = self.lanes.get(ended.lane) else {
+            let Ended {
+                lane,
+                class,
+                at,
+                wait,
+                ..
+            } = ended;
+            let Some(active) = self.lanes.get(lane) else {
                 continue;
             };
             match ended.outcome {
                 Outcome::Admitted => {
-                    lane.metrics.observe_wait(ended.class, ended.wait);
-                    lane.metrics.count_request(ended.class);
+                    active.metrics.observe_wait(class, wait);
+                    active.metrics.count_request(class);
+                    self.tally_start(at, lane, class, wait);
                 }
                 Outcome::Expired => {
-                    lane.metrics.count_queue_timeout(ended.class);
-                    lane.metrics
-                        .count_connection(ended.class, metrics::Outcome::QueueTimeout);
+                    active.metrics.count_queue_timeout(class);
+                    self.count_end(at, lane, class, metrics::Outcome::QueueTimeout);
                 }
-                Outcome::Gone => lane
-                    .metrics
-                    .count_connection(ended.class, metrics::Outcome::LeftQueue),
-                Outcome::Refused(_) => lane
-                    .metrics
-                    .count_connection(ended.class, metrics::Outcome::Refused),
-                Outcome::Bypassed => {}
+                Outcome::Gone => self.count_end(at, lane, class, metrics::Outcome::LeftQueue),
+                // The kernel counts those.
+                Outcome::Refused(_) | Outcome::Bypassed => {}
             }
         }
     }

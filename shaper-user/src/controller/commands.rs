@@ -25,6 +25,7 @@ impl Controller {
             Command::Waiters(reply) => {
                 let _ = reply.send(self.waiters());
             }
+            Command::Stats { question, asker } => self.stats(question, asker),
             Command::Pause {
                 lane,
                 length,

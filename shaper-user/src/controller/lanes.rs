@@ -184,8 +184,8 @@ impl Lanes {
         Some(lane)
     }
 
-    /// Tells the metrics of the refusals since the last time.
-    pub fn count_refusals(&mut self, tables: &Tables) {
+    /// Tells the metrics, and `tell` with the lane's name, of the refusals since the last time.
+    pub fn count_refusals(&mut self, tables: &Tables, mut tell: impl FnMut(&str, Class, u64)) {
         for (id, lane) in &mut self.active {
             let Some(element) = tables.lanes.get(u32::from(id.0)) else {
                 continue;
@@ -196,6 +196,7 @@ impl Lanes {
                 let new = u64::from(now.wrapping_sub(*told));
                 lane.metrics
                     .count_refusals(class, RefusalReason::QueueFull, new);
+                tell(&lane.config.name, class, new);
                 *told = now;
             }
         }

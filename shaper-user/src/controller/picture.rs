@@ -59,6 +59,7 @@ impl Controller {
                 class: view.class(),
                 account,
                 client: ClientId(view.record.pid),
+                since: Ns(view.record.admitted_ns.load()),
             };
             match view.gate() {
                 Gate::HeldSyn => picture.held.push(held(&conn, Stage::Connect, view.since())),

@@ -177,7 +177,7 @@ impl Controller {
 
     /// Takes the kernel's counters over into the metrics.
     pub(super) fn count_kernel(&mut self) {
-        self.lanes.count_refusals(&self.tables);
+        self.count_refusals(kernel::now());
         self.count_bytes();
         self.metrics
             .set_kernel_counters(|counter| self.tables.counter(counter).unwrap_or(0));

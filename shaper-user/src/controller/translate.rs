@@ -36,6 +36,7 @@ impl Controller {
             class: Class::from_index(event.class),
             account,
             client: ClientId(event.pid),
+            since: Ns(event.ns),
         };
         let event = match kind {
             EventKind::Opened => {
@@ -74,7 +75,7 @@ impl Controller {
                 Event::Overrun(open)
             }
             EventKind::Established => return self.established(lane, id),
-            EventKind::Closed => return self.closed(lane, id, open.class, event.arg),
+            EventKind::Closed => return self.closed(lane, id, &open, event.arg),
             EventKind::RequestHeld => return self.nudges.request_held(now, id),
             EventKind::Answered => return self.answered(lane, event.arg),
             EventKind::EndHint => return self.parking.end_hint(now, id),
@@ -101,7 +102,7 @@ impl Controller {
         }
     }
 
-    fn closed(&mut self, lane: LaneId, id: ConnId, class: Class, fate: u32) {
+    fn closed(&mut self, lane: LaneId, id: ConnId, conn: &OpenConn, fate: u32) {
         self.nudges.forget(id);
         let outcome = match fate {
             0 => Outcome::Failed,
@@ -109,9 +110,7 @@ impl Controller {
             // It never had a slot; the policy knows how its wait ended.
             _ => return,
         };
-        if let Some(lane) = self.lanes.get(lane) {
-            lane.metrics.count_connection(class, outcome);
-        }
+        self.count_end(conn.since, lane, conn.class, outcome);
     }
 
     fn answered(&self, lane: LaneId, micros: u32) {
@@ -124,10 +123,10 @@ impl Controller {
     fn abandoned(&mut self, lane: LaneId, id: ConnId, class: Class, left: Ns) {
         self.parking.forget(id);
         if let Some(active) = self.lanes.get(lane) {
-            active.metrics.count_connection(class, Outcome::Abandoned);
             self.lingering
                 .begin(id, left, active.config.rules.abort_hold);
         }
+        self.count_end(left, lane, class, Outcome::Abandoned);
     }
 
     fn overrun(&mut self, now: Ns, lane: LaneId, id: ConnId) {
@@ -226,6 +225,7 @@ pub(super) fn held(conn: &OpenConn, stage: Stage, since: Ns) -> HeldConn {
         class,
         account,
         client,
+        since: _,
     } = *conn;
     HeldConn {
         conn,

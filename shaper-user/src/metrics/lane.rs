@@ -67,9 +67,11 @@ impl LaneMetrics {
         self.0.queue_timeouts.get(class).inc();
     }
 
-    /// `count` connects were refused.
+    /// `count` connects were refused; that ends them, too.
     pub fn count_refusals(&self, class: Class, reason: RefusalReason, count: u64) {
         self.0.refusals.get(class).get(reason).inc_by(count);
+        let connections = self.0.connections.get(class);
+        connections.get(Outcome::Refused).inc_by(count);
     }
 
     /// A connection ended.

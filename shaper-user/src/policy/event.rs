@@ -15,6 +15,8 @@ pub struct OpenConn {
     pub class: Class,
     pub account: Option<AccountId>,
     pub client: ClientId,
+    /// When the kernel gave it its slot.
+    pub since: Ns,
 }
 
 /// A connection that waits for a slot.

@@ -182,6 +182,7 @@ impl Lane {
                 .take(open.client, turn.now)
                 .map(|t| t.place.arrived),
         };
+        let at = open.since.min(turn.now);
         let ended = Ended {
             lane: turn.lane,
             conn: open.conn,
@@ -189,7 +190,8 @@ impl Lane {
             account: open.account,
             client: open.client,
             outcome: Outcome::Admitted,
-            wait: arrived.map_or(Duration::ZERO, |arrived| turn.now.since(arrived)),
+            at,
+            wait: arrived.map_or(Duration::ZERO, |arrived| at.since(arrived)),
         };
         self.pacer.record(turn.now);
         self.tally.started(turn.now, &ended, found);
@@ -300,6 +302,7 @@ impl Lane {
             account: ticket.account,
             client: ticket.client,
             outcome: Outcome::Gone,
+            at: ticket.gone_at,
             wait: ticket.gone_at.since(ticket.place.arrived),
         };
         self.tally.ended(turn.now, &ended);
@@ -466,6 +469,7 @@ fn ended(waiter: &Waiter, outcome: Outcome, at: Ns, lane: LaneId) -> Ended {
         account: waiter.account,
         client: waiter.client,
         outcome,
+        at,
         wait: at.since(waiter.place.arrived),
     }
 }

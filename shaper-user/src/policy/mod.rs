@@ -28,6 +28,7 @@ mod tally;
 mod ticket;
 mod time;
 mod view;
+mod wait_bins;
 
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub use rules::{ConnectHold, LaneRules, Pace, PaceMode};
 pub use shadow::{Setbacks, WouldHave};
 pub use time::Ns;
 pub use view::{AccountView, LaneView, Limits, WaiterView};
+pub use wait_bins::WaitBins;
 
 use account::AccountNames;
 use lane::{Lane, Turn};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shaper_common::{CLASS_COUNT, Class};
 
-use super::{AccountId, ClientId, ConnHandle, LaneId};
+use super::{AccountId, ClientId, ConnHandle, LaneId, Ns};
 
 /// Why a connect was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +77,8 @@ pub struct Ended {
     pub account: Option<AccountId>,
     pub client: ClientId,
     pub outcome: Outcome,
+    /// When it ended; of a start that the kernel made, when it made it, though the news came later.
+    pub at: Ns,
     /// From the ticket's arrival to its end; zero for a connect that found a credit.
     pub wait: Duration,
 }

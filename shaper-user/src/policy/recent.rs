@@ -1,20 +1,13 @@
 //! The last five minutes: waits, queue timeouts, refusals and the peak, in memory that does not grow with the load.
 //!
-//! Time is cut into slices of ten seconds, so that "five minutes" means 290 to 300 seconds. Waits are kept in bins of
-//! about six per cent width; a quantile is the middle of its bin, so it is within about three per cent.
+//! Time is cut into slices of ten seconds, so that "five minutes" means 290 to 300 seconds.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
-use super::Ns;
+use super::{Ns, WaitBins};
 
 const SLICE: Duration = Duration::from_secs(10);
 const SLICES: u64 = 30;
-
-/// Bins for each doubling of the wait.
-const BINS_PER_OCTAVE: u64 = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Recent {
@@ -24,7 +17,7 @@ pub(super) struct Recent {
 #[derive(Debug, Default)]
 struct Slice {
     index: u64,
-    waits: BTreeMap<u16, u32>,
+    waits: WaitBins,
     held: u32,
     timeouts: u32,
     refusals: u32,
@@ -33,14 +26,12 @@ struct Slice {
 
 impl Recent {
     pub(super) fn waited(&mut self, now: Ns, wait: Duration) {
-        *self.slice(now).waits.entry(bin(wait)).or_default() += 1;
+        self.slice(now).waits.add(wait);
     }
 
     /// Takes back a wait that was recorded a moment ago.
     pub(super) fn take_back(&mut self, now: Ns, wait: Duration) {
-        if let Some(count) = self.slice(now).waits.get_mut(&bin(wait)) {
-            *count = count.saturating_sub(1);
-        }
+        self.slice(now).waits.take_back(wait);
     }
 
     /// Somebody did not find a slot at once.
@@ -83,21 +74,11 @@ impl Recent {
         now: Ns,
         shares: [f64; N],
     ) -> [Option<Duration>; N] {
-        let mut bins = BTreeMap::<u16, u64>::new();
-        for (&bin, &count) in self.current(now).flat_map(|slice| &slice.waits) {
-            *bins.entry(bin).or_default() += u64::from(count);
+        let mut waits = WaitBins::default();
+        for slice in self.current(now) {
+            waits.merge(&slice.waits);
         }
-        let total: u64 = bins.values().sum();
-        shares.map(|share| {
-            let rank = ((total as f64 * share).ceil() as u64).max(1);
-            let mut seen = 0;
-            bins.iter()
-                .find(|&(_, &count)| {
-                    seen += count;
-                    seen >= rank
-                })
-                .map(|(&bin, _)| middle(bin))
-        })
+        waits.quantiles(shares)
     }
 
     fn current(&self, now: Ns) -> impl Iterator<Item = &Slice> {
@@ -132,43 +113,12 @@ fn index(now: Ns) -> u64 {
     now.since(Ns::default()).as_secs() / SLICE.as_secs()
 }
 
-/// Milliseconds one by one up to 16, then 16 bins an octave.
-fn bin(wait: Duration) -> u16 {
-    let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    if ms < BINS_PER_OCTAVE {
-        return ms as u16;
-    }
-    let octave = u64::from(ms.ilog2() - BINS_PER_OCTAVE.ilog2());
-    // At most 16 + 59 * 16 + 15.
-    (BINS_PER_OCTAVE * (octave + 1) + (ms >> octave) - BINS_PER_OCTAVE) as u16
-}
-
-fn middle(bin: u16) -> Duration {
-    let bin = u64::from(bin);
-    if bin < BINS_PER_OCTAVE {
-        return Duration::from_millis(bin);
-    }
-    let octave = bin / BINS_PER_OCTAVE - 1;
-    let low = (bin % BINS_PER_OCTAVE + BINS_PER_OCTAVE) << octave;
-    Duration::from_millis(low + (1 << octave) / 2)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     const fn at(secs: u64) -> Ns {
         Ns(secs * 1_000_000_000)
-    }
-
-    proptest! {
-        /// A16: what a bin gives back is within four per cent of what it was given.
-        #[test]
-        fn a_bin_keeps_a_wait_to_a_few_per_cent(ms in 0u64..10_000_000) {
-            let back = middle(bin(Duration::from_millis(ms))).as_millis() as f64;
-            prop_assert!((back - ms as f64).abs() <= 0.04 * ms as f64, "{ms} ms became {back} ms");
-        }
     }
 
     /// A16: p50 and p90 over five minutes.

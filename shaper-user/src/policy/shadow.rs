@@ -151,6 +151,7 @@ impl Shadow {
                 class,
                 account: held.account,
                 client: held.client,
+                since: held.since,
             };
             self.tell(Event::Opened(open), turn);
         } else if held.stage == Stage::Connect && self.lane.queue.len() >= self.lane.rules.max_queue

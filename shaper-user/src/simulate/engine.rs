@@ -126,7 +126,7 @@ impl<'a> Engine<'a> {
                 .and_then(|account| self.policy.account_cap(arrival.lane, account)),
         };
         self.meter.arrived(arrival.lane, arrival.class);
-        let open = open(index, arrival);
+        let open = open(now, index, arrival);
         let event = match self.kernel_lane(arrival.lane).connect(asker) {
             Decision::Open => {
                 self.begin(now, index);
@@ -260,13 +260,14 @@ impl<'a> Engine<'a> {
     }
 }
 
-fn open(index: usize, arrival: &Arrival) -> OpenConn {
+fn open(now: Ns, index: usize, arrival: &Arrival) -> OpenConn {
     OpenConn {
         conn: handle(index),
         class: arrival.class,
         account: arrival.account,
         // Each request a process of its own: nobody takes over another's place.
         client: ClientId(index as u32),
+        since: now,
     }
 }
 

@@ -130,6 +130,7 @@ fn settings_have_the_documented_defaults() {
         ),
         (Scope::Classes, OnLoss::Open, secs(5))
     );
+    assert_eq!(settings.history, secs(90 * 86_400));
     let cgroups = Class::ALL.map(|class| settings.classes[class.index()].cgroups.join(" "));
     assert_eq!(
         cgroups,
@@ -144,6 +145,7 @@ listen = "[::1]:1"
 scope = "host"
 on_controller_loss = "closed"
 fail_after = "30s"
+history = "2d"
 [classes.interactive]
 cgroups = []
 [classes.bulk]
@@ -159,6 +161,7 @@ cgroups = ["system.slice/docker-*.scope", "batch/"]
         ),
         (Scope::Host, OnLoss::Closed, secs(30))
     );
+    assert_eq!(settings.history, secs(2 * 86_400));
     let cgroups = Class::ALL.map(|class| settings.classes[class.index()].cgroups.join(" "));
     assert_eq!(
         cgroups,

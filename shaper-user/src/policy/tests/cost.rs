@@ -21,6 +21,7 @@ fn crowded(waiters: u64) -> Policy {
             class: Class::Default,
             account: Some(AccountId(1 + number)),
             client: ClientId(1),
+            since: Ns(0),
         };
         policy.on_event(Ns(0), world::LANE, Event::Opened(open), &mut Vec::new());
     }
@@ -96,6 +97,7 @@ fn cost_of_shadow(waiters: u64) -> Duration {
             class: Class::ALL[number as usize % 3],
             account: Some(AccountId(1 + number % 100)),
             client: ClientId(number as u32),
+            since: Ns(number),
         };
         policy.on_event(
             Ns(number),

@@ -19,7 +19,10 @@ pub(super) struct Conn {
     pub(super) class: Class,
     pub(super) account: Option<AccountId>,
     pub(super) client: ClientId,
+    /// When it began to wait, if it ever did.
     pub(super) since: Ns,
+    /// When it got its last slot.
+    pub(super) opened: Ns,
 }
 
 /// Somebody who connects.
@@ -80,6 +83,7 @@ impl Kernel {
                 account,
                 client,
                 since: now,
+                opened: now,
             },
         );
         self.request(now, conn, opens, Stage::Connect);
@@ -118,6 +122,7 @@ impl Kernel {
                 self.word.spend(floor).expect("looked before")
             };
             self.set_gate(conn, Gate::Open);
+            self.conns.get_mut(&conn).expect("exists").opened = now;
             self.starts.push(now);
             let open = self.as_open(conn);
             self.news.push_back(match stage {
@@ -237,6 +242,7 @@ impl Kernel {
             self.word = self.word.admit(floor).ok_or(AdmitFailure::NoRoom)?;
         }
         self.set_gate(conn, Gate::Open);
+        self.conns.get_mut(&conn).expect("exists").opened = now;
         self.starts.push(now);
         Ok(())
     }
@@ -309,6 +315,7 @@ impl Kernel {
             class: state.class,
             account: state.account,
             client: state.client,
+            since: state.opened,
         }
     }
 
