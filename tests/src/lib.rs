@@ -6,11 +6,13 @@
 //! the gateway, the clients and the controller's own interfaces say. Everything a scenario creates goes
 //! away with the value that stands for it, also when the scenario fails.
 
+pub mod caller;
 pub mod cgroup;
 pub mod client;
 pub mod clock;
 pub mod controller;
 pub mod gateway;
+pub mod incident;
 pub mod kernel_state;
 pub mod lane_file;
 pub mod metrics;

@@ -30,6 +30,14 @@ pub fn probe() -> Result<PathBuf> {
     beside_the_test("shaper-test-probe")
 }
 
+/// The client with timeouts and retries of `src/bin/caller.rs`, which cargo builds along with the tests.
+///
+/// # Errors
+/// If the running test does not lie in a cargo build directory.
+pub fn caller() -> Result<PathBuf> {
+    beside_the_test("shaper-test-caller")
+}
+
 /// The reqwest client of `src/bin/reqwest.rs`, which cargo builds along with the tests.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::latch::Latch;
+use super::workshop::Workshop;
 
 /// One request as the gateway understood it, for a closure that chooses the answer.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -26,9 +27,11 @@ pub struct Answer {
 }
 
 /// How long the gateway works on a request before the first byte of its answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum ServiceTime {
     Lasting(Duration),
+    /// This much work, and whatever it waits for.
+    Shared(Workshop, Duration),
     /// No answer at all.
     Endless,
 }
@@ -116,6 +119,11 @@ impl Answer {
     /// As [`Answer::at_once`], once the latch is open.
     pub fn once_open(latch: &Latch) -> Self {
         Self::at_once().not_before(latch)
+    }
+
+    /// As [`Answer::at_once`], once the workshop has done this much work on it.
+    pub fn made_in(workshop: &Workshop, work: Duration) -> Self {
+        Self::with(ServiceTime::Shared(workshop.clone(), work))
     }
 
     /// Nothing, ever: the client gives up or the gateway stops.

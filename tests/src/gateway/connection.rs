@@ -180,13 +180,24 @@ fn work(wire: &impl Wire, answer: &Answer, service: &Service) -> io::Result<bool
             return Ok(false);
         }
     }
-    let timeout = match answer.service_time {
-        ServiceTime::Lasting(duration) => {
-            PollTimeout::try_from(duration).map_err(io::Error::other)?
-        }
-        ServiceTime::Endless => PollTimeout::NONE,
+    // True if neither the client went away nor the gateway stopped for so long.
+    let undisturbed = |timeout: PollTimeout| -> io::Result<bool> {
+        Ok(poll(&mut [readable(&socket), readable(&service.stop)], timeout)? == 0)
     };
-    Ok(poll(&mut [readable(&socket), readable(&service.stop)], timeout)? == 0)
+    let timeout = |time: Duration| PollTimeout::try_from(time).map_err(io::Error::other);
+    match &answer.service_time {
+        ServiceTime::Lasting(time) => undisturbed(timeout(*time)?),
+        ServiceTime::Endless => undisturbed(PollTimeout::NONE),
+        ServiceTime::Shared(workshop, work) => {
+            let ticket = workshop.enter(*work);
+            while let Some(while_longer) = ticket.look() {
+                if !undisturbed(timeout(while_longer)?)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+    }
 }
 
 fn readable(descriptor: &impl AsFd) -> PollFd<'_> {

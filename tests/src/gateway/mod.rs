@@ -6,6 +6,7 @@ mod connection;
 mod latch;
 mod meter;
 mod wire;
+mod workshop;
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -24,6 +25,7 @@ use meter::Meter;
 pub use meter::{Outcome, RequestRecord, Tally};
 use wire::Tls;
 pub use wire::TlsVersion;
+pub use workshop::Workshop;
 
 use crate::netns::Netns;
 
