@@ -1,9 +1,9 @@
 //! The front of the controller for everything that is not its loop: HTTP, the control socket.
 //!
-//! The loop owns the state; others send it a [`Command`] and wait for the reply, for a bounded time. Snapshots are
-//! shared: however many clients poll, the loop makes at most ten a second.
+//! The loop owns the state; others send it a [`Command`] and wait for the reply, for a bounded time. What is looked at
+//! is shared: however many clients poll, the loop makes at most ten snapshots and ten lists of waiters a second.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Mutex, mpsc, oneshot},
@@ -15,7 +15,7 @@ use crate::{
     snapshot::{Snapshot, Waiters},
 };
 
-/// How long a snapshot is handed out again instead of asking for a new one.
+/// How long an answer is handed out again instead of asking for a new one.
 const FRESH: Duration = Duration::from_millis(100);
 
 /// Commands that wait for the loop at once; one more waits for room.
@@ -119,14 +119,55 @@ pub enum HandleError {
 pub struct Handle {
     commands: mpsc::Sender<Command>,
     patience: Duration,
-    /// Held while a snapshot is being made, so that others wait for that one instead of asking for their own.
-    latest: Arc<Mutex<Option<Latest>>>,
+    snapshot: Latest<Snapshot>,
+    waiters: Latest<Waiters>,
 }
 
+/// The last answer of one kind. Locked while one is being made, so that others wait for that one instead of asking for
+/// their own.
 #[derive(Debug)]
-struct Latest {
-    made: Instant,
-    snapshot: Arc<Snapshot>,
+struct Latest<T>(Arc<Mutex<Option<Made<T>>>>);
+
+#[derive(Debug)]
+struct Made<T> {
+    at: Instant,
+    answer: Arc<T>,
+}
+
+impl<T> Clone for Latest<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for Latest<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> Latest<T> {
+    async fn get(
+        &self,
+        make: impl Future<Output = Result<T, HandleError>>,
+    ) -> Result<Arc<T>, HandleError> {
+        let mut latest = self.0.lock().await;
+        if let Some(Made { at, answer }) = &*latest
+            && at.elapsed() < FRESH
+        {
+            return Ok(answer.clone());
+        }
+        let answer = Arc::new(make.await?);
+        *latest = Some(Made {
+            at: Instant::now(),
+            answer: answer.clone(),
+        });
+        Ok(answer)
+    }
+
+    async fn forget(&self) {
+        *self.0.lock().await = None;
+    }
 }
 
 impl Handle {
@@ -136,7 +177,8 @@ impl Handle {
         let handle = Self {
             commands,
             patience,
-            latest: Arc::default(),
+            snapshot: Latest::default(),
+            waiters: Latest::default(),
         };
         (handle, receiver)
     }
@@ -146,29 +188,23 @@ impl Handle {
     /// # Errors
     /// [`HandleError::NoAnswer`] and [`HandleError::Gone`].
     pub async fn snapshot(&self) -> Result<Arc<Snapshot>, HandleError> {
-        self.bounded(async {
-            let mut latest = self.latest.lock().await;
-            if let Some(Latest { made, snapshot }) = &*latest
-                && made.elapsed() < FRESH
-            {
-                return Ok(snapshot.clone());
-            }
-            let snapshot = Arc::new(self.ask(Command::Snapshot).await?);
-            *latest = Some(Latest {
-                made: Instant::now(),
-                snapshot: snapshot.clone(),
-            });
-            Ok(snapshot)
-        })
-        .await
+        self.bounded(self.snapshot.get(self.ask(Command::Snapshot)))
+            .await
     }
 
-    /// Everybody who waits.
+    /// Who waits, with the names of their processes, at most 100 ms old.
     ///
     /// # Errors
     /// [`HandleError::NoAnswer`] and [`HandleError::Gone`].
-    pub async fn waiters(&self) -> Result<Waiters, HandleError> {
-        self.bounded(self.ask(Command::Waiters)).await
+    pub async fn waiters(&self) -> Result<Arc<Waiters>, HandleError> {
+        self.bounded(self.waiters.get(async {
+            let mut waiters = self.ask(Command::Waiters).await?;
+            for waiter in &mut waiters.waiters {
+                waiter.command = command_name(waiter.pid);
+            }
+            Ok(waiters)
+        }))
+        .await
     }
 
     /// What happened, by lane, class and hour.
@@ -224,7 +260,8 @@ impl Handle {
         self.bounded(async {
             let done = self.ask(command).await?;
             // Whoever changes something and then looks must see the change.
-            *self.latest.lock().await = None;
+            self.snapshot.forget().await;
+            self.waiters.forget().await;
             Ok(done?)
         })
         .await
@@ -252,6 +289,12 @@ impl Handle {
     }
 }
 
+/// The name of a process that lives. Not its command line, in which people put credentials (E7).
+fn command_name(pid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+}
+
 /// A stand-in for the controller's loop.
 #[cfg(test)]
 pub(crate) mod stub {
@@ -264,10 +307,14 @@ pub(crate) mod stub {
             // Whoever asked may have given up.
             let _ = match command {
                 Command::Snapshot(reply) => reply.send(samples::busy()).is_ok(),
-                Command::Waiters(reply) => reply.send(samples::waiters()).is_ok(),
                 Command::Stats { question, asker } => {
                     let known = question.lane.map_or(Ok(()), known);
                     asker.send(known.map(|()| two_hours())).is_ok()
+                }
+                Command::Waiters(reply) => {
+                    let mut waiters = samples::waiters();
+                    waiters.waiters[0].command = None;
+                    reply.send(waiters).is_ok()
                 }
                 Command::Pause { lane, reply, .. } | Command::Resume { lane, reply } => {
                     reply.send(known(lane)).is_ok()
@@ -336,6 +383,25 @@ mod tests {
             }
             assert!(commands.try_recv().is_err(), "a second snapshot was made");
         });
+    }
+
+    /// A17: the names are looked up outside of the loop, once for all who ask.
+    #[test]
+    fn waiters_are_named_beside_the_loop() {
+        paused_clock().block_on(async {
+            let (handle, commands) = Handle::new(PATIENCE);
+            let answers = tokio::spawn(stub::answer(commands));
+            let first = handle.waiters().await.unwrap();
+            assert_eq!(*first, samples::waiters());
+            answers.abort();
+            assert!(Arc::ptr_eq(&first, &handle.waiters().await.unwrap()));
+        });
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_name() {
+        // Above the kernel's greatest pid (PID_MAX_LIMIT, 2^22).
+        assert_eq!(command_name(u32::MAX), None);
     }
 
     #[test]

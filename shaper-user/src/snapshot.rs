@@ -176,7 +176,11 @@ impl<T> ByClass<T> {
     }
 }
 
-/// Everybody who waits, lane by lane in the order in which they will go.
+/// Waiters of one lane that are told of, so that a queue of any length is cheap to look at. The counts in [`Snapshot`]
+/// are of all.
+pub const WAITERS_TOLD: usize = 200;
+
+/// Who waits, lane by lane in the order in which they will go: the first [`WAITERS_TOLD`] of each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waiters {
     pub generated_at: Timestamp,
@@ -334,7 +338,9 @@ pub(crate) mod samples {
         }
     }
 
+    /// Of the process that asks, so that there is a name to look up.
     pub(crate) fn waiters() -> Waiters {
+        let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
         Waiters {
             generated_at: "2026-01-02T03:04:05Z".parse().unwrap(),
             waiters: vec![Waiter {
@@ -343,8 +349,8 @@ pub(crate) mod samples {
                 priority: Class::Bulk,
                 effective_priority: Class::Default,
                 account: Some("acme".into()),
-                pid: 4242,
-                command: Some("agent".into()),
+                pid: std::process::id(),
+                command: Some(own_name.trim_end().into()),
                 destination: "10.1.2.3:8000".parse().unwrap(),
                 stage: Stage::Request,
                 wait: Duration::from_secs(72),

@@ -22,7 +22,7 @@ use crate::cgroup::{Cgroup, cgroup2_mounts};
 use crate::clock::poll_until;
 use crate::metrics::Metrics;
 use crate::process::{Finished, Process};
-use crate::snapshot::{Lane, Snapshot};
+use crate::snapshot::{Lane, Snapshot, Waiter, Waiters};
 use crate::stage::Stage;
 use crate::tools;
 
@@ -53,14 +53,11 @@ struct Setup {
     directory: TempDir,
     config: PathBuf,
     state: PathBuf,
+    control: PathBuf,
     instance: String,
 }
 
 impl Setup {
-    fn control(&self) -> PathBuf {
-        self.directory.path().join("control.sock")
-    }
-
     /// `shaper run` with everything it needs but the privileges.
     fn command(&self, binary: &Path, http: SocketAddr) -> Command {
         let mut command = Command::new(binary);
@@ -71,7 +68,7 @@ impl Setup {
             .arg("--listen")
             .arg(http.to_string())
             .arg("--control")
-            .arg(self.control())
+            .arg(&self.control)
             .arg("--instance")
             .arg(&self.instance)
             .arg("--state")
@@ -91,6 +88,7 @@ impl Controller {
         let setup = Setup {
             config: directory.path().join("config"),
             state: directory.path().join("state"),
+            control: directory.path().join("control.sock"),
             instance: format!(
                 "test-{}-{}",
                 process::id(),
@@ -119,7 +117,17 @@ impl Controller {
 
     /// The control socket, for `--control`.
     pub fn control(&self) -> PathBuf {
-        self.setup.control()
+        self.setup.control.clone()
+    }
+
+    /// Where HTTP is served.
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// The URL of a path on the HTTP server.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.http)
     }
 
     /// The configuration directory, for reloads.
@@ -163,6 +171,14 @@ impl Controller {
     pub fn snapshot(&self) -> Result<Snapshot> {
         let text = self.get("/api/lanes")?;
         serde_json::from_str(&text).with_context(|| format!("unexpected /api/lanes: {text}"))
+    }
+
+    /// `GET /api/waiters`.
+    pub fn waiters(&self) -> Result<Vec<Waiter>> {
+        let text = self.get("/api/waiters")?;
+        let waiters: Waiters = serde_json::from_str(&text)
+            .with_context(|| format!("unexpected /api/waiters: {text}"))?;
+        Ok(waiters.waiters)
     }
 
     /// One lane of [`Controller::snapshot`].
@@ -276,6 +292,25 @@ impl ControllerBuilder {
             text += &format!("[classes.{class}]\ncgroups = {cgroups:?}\n");
         }
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(self)
+    }
+
+    /// A directory that goes with the controller.
+    pub fn directory(&self) -> &Path {
+        self.setup.directory.path()
+    }
+
+    /// HTTP where a controller before this one served it.
+    pub fn http_at(mut self, http: SocketAddr) -> Result<Self> {
+        self.http = http;
+        self.command = self.setup.command(&tools::shaper()?, http);
+        Ok(self)
+    }
+
+    /// A control socket at a path that outlives this controller.
+    pub fn control_at(mut self, path: &Path) -> Result<Self> {
+        self.setup.control = path.to_owned();
+        self.command = self.setup.command(&tools::shaper()?, self.http);
         Ok(self)
     }
 

@@ -24,4 +24,5 @@ pub mod script;
 pub mod snapshot;
 pub mod stage;
 pub mod stats;
+pub mod terminal;
 pub mod tools;

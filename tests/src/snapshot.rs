@@ -7,6 +7,7 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 pub struct Snapshot {
     pub version: String,
+    pub generated_at: String,
     pub enabled: bool,
     pub lanes: Vec<Lane>,
     pub last_reload_error: Option<String>,
@@ -40,4 +41,22 @@ impl Lane {
     pub fn is_quiet(&self) -> bool {
         self.inflight == 0 && self.queued == 0
     }
+}
+
+/// Who waits, as `GET /api/waiters` tells it; only what scenarios look at.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Waiters {
+    pub waiters: Vec<Waiter>,
+}
+
+/// One connection in a lane's queue.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Waiter {
+    pub lane: String,
+    pub position: usize,
+    pub priority: String,
+    pub account: Option<String>,
+    pub pid: i32,
+    pub command: Option<String>,
+    pub wait_s: f64,
 }

@@ -6,6 +6,7 @@ mod class;
 mod config;
 pub mod doctor;
 mod exec;
+mod follow;
 mod log;
 mod membership;
 mod pause;
@@ -14,6 +15,7 @@ mod set;
 mod simulate;
 mod stats;
 pub mod status;
+mod top;
 
 use std::{io, path::PathBuf, process::ExitCode};
 
@@ -40,6 +42,7 @@ enum Subcommands {
     Exec(exec::ExecArgs),
     Assign(assign::AssignArgs),
     Status(status::StatusArgs),
+    Top(top::TopArgs),
     Doctor(doctor::DoctorArgs),
     #[command(name = crate::doctor::CLIENT_SUBCOMMAND, hide = true)]
     DoctorClient(doctor::ClientArgs),
@@ -66,6 +69,7 @@ impl Cli {
             Subcommands::Exec(args) => exec::run(args)?,
             Subcommands::Assign(args) => assign::run(args)?,
             Subcommands::Status(args) => status::run(args)?,
+            Subcommands::Top(args) => top::run(args)?,
             Subcommands::Doctor(args) => return doctor::run(args),
             Subcommands::DoctorClient(args) => doctor::run_client(args)?,
             Subcommands::Pause(args) => pause::pause(args)?,

@@ -10,9 +10,9 @@ use std::{
 use anstyle::{AnsiColor, Style};
 use shaper_common::Class;
 
-use super::ControllerArgs;
+use super::{ControllerArgs, follow::Follow};
 use crate::{
-    control::{Client, ClientError},
+    control::Client,
     format,
     snapshot::{AccountSnapshot, ByClass, Diagnosis, LaneSnapshot, Mode, Snapshot, Ungoverned},
 };
@@ -53,11 +53,11 @@ pub struct StatusArgs {
 /// When the controller gives no answer; with `--watch` that is shown, and asked again. When standard output cannot be
 /// written to, unless its reader has gone.
 pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let mut client = args.controller.connect()?;
+    let mut follow = Follow::begin(&args.controller)?;
     let written = if args.watch {
-        watch(args, client)
+        watch(args, follow)
     } else {
-        show(&client.status()?, args.json)
+        show(&follow.ask(Client::status)?, args.json)
     };
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -65,11 +65,10 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
     }
 }
 
-fn watch(args: &StatusArgs, client: Client) -> io::Result<()> {
+fn watch(args: &StatusArgs, mut follow: Follow) -> io::Result<()> {
     let clears = io::stdout().is_terminal() && !args.json;
-    let mut client = Some(client);
     loop {
-        let status = look(&mut client, &args.controller);
+        let status = follow.ask(Client::status);
         if clears {
             // Past anstream, which would take this away together with the colours: home, and clear what is below.
             io::stdout().write_all(b"\x1b[H\x1b[J")?;
@@ -80,17 +79,6 @@ fn watch(args: &StatusArgs, client: Client) -> io::Result<()> {
         }
         thread::sleep(INTERVAL);
     }
-}
-
-/// One look on the connection there is or, after an error, on a new one: a watch outlives the controller's restart.
-fn look(client: &mut Option<Client>, controller: &ControllerArgs) -> Result<Snapshot, ClientError> {
-    let mut connected = match client.take() {
-        Some(connected) => connected,
-        None => controller.connect()?,
-    };
-    let snapshot = connected.status()?;
-    *client = Some(connected);
-    Ok(snapshot)
 }
 
 fn show(snapshot: &Snapshot, json: bool) -> io::Result<()> {

@@ -100,14 +100,13 @@ async fn answer(line: &[u8], peer: UCred, handle: &Handle) -> Reply {
         Request::Status => handle.snapshot().await.map(|snapshot| Reply::Status {
             snapshot: Arc::unwrap_or_clone(snapshot),
         }),
-        Request::Waiters => handle
-            .waiters()
-            .await
-            .map(|waiters| Reply::Waiters { waiters }),
         Request::Stats { lane, since } => handle
             .stats(Question { lane, since })
             .await
             .map(|stats| Reply::Stats { stats }),
+        Request::Waiters => handle.waiters().await.map(|waiters| Reply::Waiters {
+            waiters: Arc::unwrap_or_clone(waiters),
+        }),
         Request::Pause { lane, length } => {
             info!(?pid, uid, lane, length = format::duration(length), "pause");
             handle.pause(lane, length).await.map(|()| Reply::Done)

@@ -1,6 +1,6 @@
 //! What the controller shows of itself.
 
-use std::{fs, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
 use shaper_common::{Counter, Gate};
@@ -16,7 +16,7 @@ use crate::{
     policy::{LaneRules, LaneView, Ns},
     snapshot::{
         AccountSnapshot, ByClass, Diagnosis, LaneSnapshot, Mode, Snapshot, Stage, Ungoverned,
-        Waiter, Waiters,
+        WAITERS_TOLD, Waiter, Waiters,
     },
 };
 
@@ -117,12 +117,13 @@ impl Controller {
         }
     }
 
+    /// The first [`WAITERS_TOLD`] of each lane. Their commands are for others to look up: the loop reads no files.
     pub(super) fn waiters(&mut self) -> Waiters {
         self.drain();
         let now = kernel::now();
         let mut waiters = Vec::new();
         for (id, lane) in self.lanes.iter() {
-            for waiter in self.policy.waiters(now, id) {
+            for waiter in self.policy.waiters(now, id).take(WAITERS_TOLD) {
                 let Some(view) = self.tables.view(conn_id(waiter.conn)) else {
                     continue;
                 };
@@ -133,7 +134,7 @@ impl Controller {
                     effective_priority: waiter.effective_class,
                     account: waiter.account.map(|account| self.accounts.name(account)),
                     pid: waiter.client.0,
-                    command: command_name(waiter.client.0),
+                    command: None,
                     destination: SocketAddr::new(view.remote().addr(), view.remote().port()),
                     stage: if view.gate() == Gate::HeldSyn {
                         Stage::Connect
@@ -182,12 +183,6 @@ impl Controller {
         self.metrics
             .set_kernel_counters(|counter| self.tables.counter(counter).unwrap_or(0));
     }
-}
-
-fn command_name(pid: u32) -> Option<String> {
-    fs::read_to_string(format!("/proc/{pid}/comm"))
-        .ok()
-        .map(|name| name.trim_end().to_owned())
 }
 
 /// The wall-clock time of an instant that is not far away.

@@ -135,7 +135,7 @@ mod tests {
     use crate::{
         control::Client,
         handle::stub,
-        snapshot::{Snapshot, samples},
+        snapshot::{Snapshot, Waiters, samples},
     };
 
     const LIMITS: Limits = Limits {
@@ -204,7 +204,7 @@ mod tests {
     fn every_path_answers_and_the_index_names_it() {
         with_server(Loop::Answers, |server, _| {
             let index = get(server, "/");
-            for path in ["/metrics", "/api/lanes", "/healthz"] {
+            for path in ["/metrics", "/api/lanes", "/api/waiters", "/healthz"] {
                 assert!(body(&index).contains(path), "{index}");
                 let response = get(server, path);
                 assert!(response.starts_with("HTTP/1.1 200"), "{path}: {response}");
@@ -224,14 +224,18 @@ mod tests {
             let response = get(server, "/api/lanes");
             let snapshot: Snapshot = serde_json::from_str(body(&response)).unwrap();
             assert_eq!(snapshot, samples::busy());
-            assert_eq!(Client::connect(path).unwrap().status().unwrap(), snapshot);
+            let mut client = Client::connect(path).unwrap();
+            assert_eq!(client.status().unwrap(), snapshot);
+            let response = get(server, "/api/waiters");
+            let waiters: Waiters = serde_json::from_str(body(&response)).unwrap();
+            assert_eq!(client.waiters().unwrap(), waiters);
         });
     }
 
     #[test]
     fn a_stuck_loop_is_reported_and_hangs_nobody() {
         with_server(Loop::IsStuck, |server, _| {
-            for path in ["/healthz", "/metrics", "/api/lanes"] {
+            for path in ["/healthz", "/metrics", "/api/lanes", "/api/waiters"] {
                 let response = get(server, path);
                 assert!(response.starts_with("HTTP/1.1 503"), "{path}: {response}");
                 assert!(response.contains("did not answer"), "{path}: {response}");

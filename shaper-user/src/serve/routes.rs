@@ -12,19 +12,21 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    handle::Handle,
+    handle::{Handle, HandleError},
     metrics::{self, Metrics},
 };
 
 const INDEX: &str = "\
 shaper
 
-/api/lanes  the lanes as JSON, as `shaper status --json` shows them
-/metrics    the same and more for Prometheus
-/healthz    whether the controller's loop answers
+/api/lanes    the lanes as JSON, as `shaper status --json` shows them
+/api/waiters  who waits in them, the first in line first
+/metrics      the lanes and more for Prometheus
+/healthz      whether the controller's loop answers
 ";
 
 /// What is served is true for a moment only.
@@ -40,6 +42,7 @@ pub(super) fn router(handle: Handle, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route("/", get(INDEX))
         .route("/api/lanes", get(lanes))
+        .route("/api/waiters", get(waiters))
         .route("/metrics", get(scrape))
         .route("/healthz", get(health))
         .fallback(async || (StatusCode::NOT_FOUND, INDEX))
@@ -47,8 +50,16 @@ pub(super) fn router(handle: Handle, metrics: Arc<Metrics>) -> Router {
 }
 
 async fn lanes(State(shared): State<Shared>) -> Response {
-    match shared.handle.snapshot().await {
-        Ok(snapshot) => ([NOT_STORED], Json(&*snapshot)).into_response(),
+    document(shared.handle.snapshot().await)
+}
+
+async fn waiters(State(shared): State<Shared>) -> Response {
+    document(shared.handle.waiters().await)
+}
+
+fn document<T: Serialize>(answer: Result<Arc<T>, HandleError>) -> Response {
+    match answer {
+        Ok(answer) => ([NOT_STORED], Json(&*answer)).into_response(),
         Err(error) => (
             StatusCode::SERVICE_UNAVAILABLE,
             [NOT_STORED],

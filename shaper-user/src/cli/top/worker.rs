@@ -1,0 +1,98 @@
+//! The thread of `shaper top` that talks to the controller.
+
+use std::{
+    io,
+    sync::mpsc::{self, RecvTimeoutError, Sender},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{
+    Arrival,
+    model::{Change, Input, Look},
+};
+use crate::{cli::follow::Follow, control::ClientError, format, handle::Setting};
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks every second, and carries changes out.
+#[derive(Debug)]
+pub struct Worker(Sender<Change>);
+
+impl Worker {
+    pub fn start(mut follow: Follow, inputs: UnboundedSender<Arrival>) -> io::Result<Self> {
+        let (changes, wanted) = mpsc::channel();
+        thread::Builder::new()
+            .name("controller".into())
+            .spawn(move || {
+                let mut next = Instant::now() + INTERVAL;
+                loop {
+                    let left = next.saturating_duration_since(Instant::now());
+                    let input = match wanted.recv_timeout(left) {
+                        Ok(change) => {
+                            // Whoever changes something wants to see it.
+                            next = Instant::now();
+                            Input::Changed(carry_out(&mut follow, &change))
+                        }
+                        Err(RecvTimeoutError::Timeout) => {
+                            next = Instant::now() + INTERVAL;
+                            let looked = look(&mut follow).map(Box::new);
+                            Input::Looked(looked.map_err(|error| error.to_string()))
+                        }
+                        Err(RecvTimeoutError::Disconnected) => return,
+                    };
+                    if inputs.send(Arrival::Input(input)).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self(changes))
+    }
+
+    pub fn change(&self, change: Change) {
+        // Fails only if the thread has panicked, which `show` notices by itself.
+        let _ = self.0.send(change);
+    }
+}
+
+/// One look.
+///
+/// # Errors
+/// Any [`ClientError`].
+pub fn look(follow: &mut Follow) -> Result<Look, ClientError> {
+    follow.ask(|client| {
+        Ok(Look {
+            snapshot: client.status()?,
+            waiters: client.waiters()?,
+        })
+    })
+}
+
+/// Does it, and says so in words.
+fn carry_out(follow: &mut Follow, change: &Change) -> Result<String, String> {
+    let done = follow.ask(|client| match change {
+        Change::Pause { lane, length } => {
+            client.pause(lane, *length)?;
+            let length = format::duration(*length);
+            Ok(format!("{lane} is paused for {length}"))
+        }
+        Change::Resume { lane } => {
+            client.resume(lane)?;
+            Ok(format!("{lane} is not paused any more"))
+        }
+        Change::Limit { lane, limit } => {
+            let setting = Setting {
+                key: "max_inflight".to_owned(),
+                value: limit.to_string(),
+            };
+            client.set(lane, setting)?;
+            Ok(format!(
+                "{lane}: max_inflight = {limit}, until a restart or a change of its file"
+            ))
+        }
+    });
+    done.map_err(|error| error.to_string())
+}
