@@ -6,6 +6,7 @@
 //! the gateway, the clients and the controller's own interfaces say. Everything a scenario creates goes
 //! away with the value that stands for it, also when the scenario fails.
 
+pub mod browser;
 pub mod caller;
 pub mod cgroup;
 pub mod client;

@@ -23,6 +23,7 @@ const DEBIAN_LLVM: (&str, &str) = ("/usr/lib/llvm-22", "llvm-22");
 
 /// The clients and tools that the end-to-end tests start.
 const DEBIAN_TESTS: &[&str] = &[
+    "chromium",
     "curl",
     "golang-go",
     "iproute2",
@@ -31,7 +32,9 @@ const DEBIAN_TESTS: &[&str] = &[
     "python3",
     "python3-venv",
 ];
-const TEST_PROGRAMS: &[&str] = &["curl", "go", "ip", "node", "npm", "openssl", "python3"];
+const TEST_PROGRAMS: &[&str] = &[
+    "chromium", "curl", "go", "ip", "node", "npm", "openssl", "python3",
+];
 
 /// Node's own packages bring `npm` along and refuse to live beside Debian's.
 const DEBIAN_NPM: &str = "npm";

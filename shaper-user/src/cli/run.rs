@@ -89,6 +89,8 @@ async fn control_loop(
                 .with_context(|| format!("cannot record to {}", path.display()))
         })
         .transpose()?;
+    let token_file = config.settings.token_file.as_deref();
+    let token = token_file.map(serve::Token::read).transpose()?;
     // Before anything is held: it waits for a disk.
     let (keeper, windows) =
         Keeper::start(&args.instance.history(&args.state)).context("cannot keep the history")?;
@@ -100,6 +102,7 @@ async fn control_loop(
     let options = serve::Options {
         listen,
         limits: serve::Limits::default(),
+        token,
     };
     let server = match serve::spawn(options, control, handle, metrics) {
         Ok(server) => server,

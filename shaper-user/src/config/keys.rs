@@ -6,7 +6,10 @@ use shaper_common::{Class, MAX_CONNS, MAX_SLOTS, OnLoss};
 
 use super::{
     OnFull, Scope, Udp,
-    kind::{Cgroups, Choice, Count, Counts, Endpoints, Hold, Kind, Listen, Share, Switch, Time},
+    kind::{
+        Cgroups, Choice, Count, Counts, Endpoints, FilePath, Hold, Kind, Listen, Share, Switch,
+        Time,
+    },
 };
 use crate::policy::PaceMode;
 
@@ -129,6 +132,7 @@ pub static LANE: Schema = Schema {
 pub static SETTINGS: Schema = Schema {
     keys: &[
         &settings::LISTEN,
+        &settings::TOKEN_FILE,
         &settings::SCOPE,
         &settings::ON_CONTROLLER_LOSS,
         &settings::FAIL_AFTER,
@@ -345,6 +349,12 @@ pub mod settings {
         kind: Listen,
         presence: Presence::Default("\"127.0.0.1:9797\""),
         meaning: "Where metrics, the snapshot and the live page are served.",
+    };
+    pub const TOKEN_FILE: Key<FilePath> = Key {
+        path: "token_file",
+        kind: FilePath,
+        presence: Presence::Optional("none: HTTP only shows"),
+        meaning: "The file with the token that lets HTTP clients, the live page among them, change lanes.",
     };
     pub const SCOPE: Key<Choice<Scope>> = Key {
         path: "scope",

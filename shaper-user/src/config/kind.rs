@@ -1,6 +1,6 @@
 //! The kinds of value a key can have: how each is read, and how it is described to an operator.
 
-use std::{fmt, net::SocketAddr, ops::Range, time::Duration};
+use std::{fmt, net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
 use toml::{Spanned, de::DeValue};
 
@@ -325,6 +325,29 @@ impl Kind for Listen {
 
     fn expected(&self) -> String {
         "ADDRESS:PORT, such as \"127.0.0.1:9797\" or \"[::1]:9797\"".to_owned()
+    }
+}
+
+/// A file, wherever the controller is started from.
+#[derive(Debug)]
+pub struct FilePath;
+
+impl Kind for FilePath {
+    type Value = PathBuf;
+
+    fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<PathBuf, Vec<Fault>> {
+        let DeValue::String(text) = value.get_ref() else {
+            return Err(vec![Fault::wrong_type(value)]);
+        };
+        let path = PathBuf::from(text.as_ref());
+        if !path.is_absolute() {
+            return Err(vec![Fault::new(value, "does not begin with a slash")]);
+        }
+        Ok(path)
+    }
+
+    fn expected(&self) -> String {
+        "the absolute path of a file, such as \"/etc/shaper/token\"".to_owned()
     }
 }
 

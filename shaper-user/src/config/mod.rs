@@ -14,7 +14,11 @@ mod settings;
 mod suggest;
 mod watch;
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use shaper_common::{CLASS_COUNT, MAX_LANES, OnLoss};
 
@@ -104,6 +108,8 @@ pub fn load(dir: Option<&Path>) -> Result<Config, ConfigErrors> {
 pub struct Settings {
     /// Where metrics, the snapshot and the live page are served.
     pub listen: SocketAddr,
+    /// The file with the token for changes over HTTP; `None`: HTTP changes nothing.
+    pub token_file: Option<PathBuf>,
     pub scope: Scope,
     pub on_controller_loss: OnLoss,
     /// Age of the controller's last sign of life at which it counts as gone. At least a second.

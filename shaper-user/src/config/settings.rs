@@ -15,6 +15,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             listen: default_of(&key::LISTEN),
+            token_file: None,
             scope: default_of(&key::SCOPE),
             on_controller_loss: default_of(&key::ON_CONTROLLER_LOSS),
             fail_after: default_of(&key::FAIL_AFTER),
@@ -42,6 +43,7 @@ pub(super) fn parse(file: &TextFile, diagnostics: &mut Vec<Diagnostic>) -> Setti
     };
     let settings = Settings {
         listen: reader.value(&key::LISTEN),
+        token_file: reader.find(&key::TOKEN_FILE).map(|found| found.value),
         scope: reader.value(&key::SCOPE),
         on_controller_loss: reader.value(&key::ON_CONTROLLER_LOSS),
         fail_after: reader.value(&key::FAIL_AFTER),

@@ -213,6 +213,7 @@ impl Controller {
 fn warn_of_restart(started: &Settings, wanted: &Settings) {
     let fixed = [
         ("listen", started.listen != wanted.listen),
+        ("token_file", started.token_file != wanted.token_file),
         ("scope", started.scope != wanted.scope),
     ];
     for (key, _) in fixed.into_iter().filter(|(_, changed)| *changed) {

@@ -10,7 +10,7 @@ use hyper_util::{
 };
 use tokio::{
     net::TcpStream,
-    sync::{Semaphore, oneshot, watch},
+    sync::{Semaphore, watch},
     time::{sleep, timeout},
 };
 use tracing::{debug, warn};
@@ -48,9 +48,10 @@ pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
     limits: Limits,
-    mut stopped: oneshot::Receiver<()>,
+    stopped: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
+    let mut stopped = pin!(stopped);
     let connections = Arc::new(Semaphore::new(limits.connections));
     let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
     let (stopping, ending) = watch::channel(());
@@ -66,8 +67,7 @@ pub(super) async fn serve(
         };
         let (permit, accepted) = tokio::select! {
             accepted = accepted => accepted,
-            // An error is a dropped `Server`, which means the same.
-            _ = &mut stopped => break,
+            () = &mut stopped => break,
         };
         let stream: TcpStream = match accepted {
             Ok((stream, _)) => stream,

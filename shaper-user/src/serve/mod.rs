@@ -3,10 +3,16 @@
 //! Both run in one thread of their own with a runtime of its own. They reach the controller's loop only through the
 //! [`Handle`], so that no client, however slow or many, delays it.
 
+mod changes;
 mod http;
+mod live;
+mod origin;
+mod page;
 mod routes;
+mod token;
 
 use std::{
+    fmt::Display,
     io,
     net::{SocketAddr, TcpListener},
     sync::Arc,
@@ -14,11 +20,17 @@ use std::{
     time::Duration,
 };
 
+use axum::{
+    http::{StatusCode, header::CACHE_CONTROL},
+    response::{IntoResponse, Response},
+};
 use tokio::{runtime, sync::oneshot};
 use tracing::{error, info, warn};
 
 pub use http::Limits;
+pub use token::{Token, TokenError};
 
+use self::live::Live;
 use crate::{
     control::{self, ControlSocket},
     handle::Handle,
@@ -35,6 +47,8 @@ pub struct Options {
     /// Port 0 takes any that is free, see [`Server::addr`].
     pub listen: SocketAddr,
     pub limits: Limits,
+    /// What a client must know to change anything; `None`: HTTP only shows.
+    pub token: Option<Token>,
 }
 
 /// Why serving could not begin.
@@ -49,6 +63,25 @@ pub enum ServeError {
     },
     #[error("cannot start the thread that serves HTTP and the control socket: {0}")]
     Thread(io::Error),
+}
+
+/// What the paths share.
+#[derive(Clone)]
+struct Shared {
+    handle: Handle,
+    metrics: Arc<Metrics>,
+    live: Live,
+    token: Option<Token>,
+}
+
+/// There is no answer now, and why.
+fn unavailable(why: &dyn Display) -> Response {
+    (
+        StatusCode::SERVICE_UNAVAILABLE,
+        [(CACHE_CONTROL, "no-store")],
+        format!("{why}\n"),
+    )
+        .into_response()
 }
 
 /// The serving thread. Dropping this tells it to stop; [`Server::shutdown`] also waits until it has.
@@ -85,7 +118,11 @@ pub fn spawn(
     handle: Handle,
     metrics: Arc<Metrics>,
 ) -> Result<Server, ServeError> {
-    let Options { listen, limits } = options;
+    let Options {
+        listen,
+        limits,
+        token,
+    } = options;
     let listen_error = |source| ServeError::Listen { listen, source };
     let listener = TcpListener::bind(listen).map_err(listen_error)?;
     listener.set_nonblocking(true).map_err(listen_error)?;
@@ -101,8 +138,22 @@ pub fn spawn(
     let thread = thread::Builder::new()
         .name("shaper-serve".into())
         .spawn(move || {
-            let router = routes::router(handle.clone(), metrics);
+            let (publisher, live) = live::channel(handle.clone());
+            let shared = Shared {
+                handle: handle.clone(),
+                metrics,
+                live,
+                token,
+            };
+            let router = routes::router(shared, addr.ip().is_loopback());
             runtime.block_on(async {
+                let publishing = tokio::spawn(publisher.run());
+                let stopped = async {
+                    // An error is a dropped `Server`, which means the same.
+                    let _ = stopped.await;
+                    // Ends the streams, which would go on for ever.
+                    publishing.abort();
+                };
                 let commands = control::serve(&control, handle);
                 let http = http::serve(listener, router, limits, stopped);
                 tokio::pin!(http);
@@ -124,7 +175,7 @@ pub fn spawn(
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::serve) mod tests {
     use std::{
         io::{Read, Write},
         net::TcpStream,
@@ -145,13 +196,22 @@ mod tests {
     };
 
     /// Whether there is a controller behind the handle.
-    enum Loop {
+    pub(in crate::serve) enum Loop {
         Answers,
         IsStuck,
     }
 
     /// Runs `client` against a server on a free port, with its control socket in a directory of its own.
     fn with_server(controller: Loop, client: impl FnOnce(&Server, &std::path::Path)) {
+        with_token(controller, None, client);
+    }
+
+    /// The same, with a token for changes.
+    pub(in crate::serve) fn with_token(
+        controller: Loop,
+        token: Option<Token>,
+        client: impl FnOnce(&Server, &std::path::Path),
+    ) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("default.sock");
         let (handle, commands) = Handle::new(Duration::from_millis(300));
@@ -166,6 +226,7 @@ mod tests {
         let options = Options {
             listen: "127.0.0.1:0".parse().unwrap(),
             limits: LIMITS,
+            token,
         };
         let metrics = Arc::new(Metrics::new("0.1.0"));
         let control = ControlSocket::bind(&path).unwrap();
@@ -175,7 +236,7 @@ mod tests {
         assert!(!path.exists(), "the control socket outlives its server");
     }
 
-    fn connect(server: &Server) -> TcpStream {
+    pub(in crate::serve) fn connect(server: &Server) -> TcpStream {
         let stream = TcpStream::connect(server.addr()).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
@@ -185,10 +246,22 @@ mod tests {
 
     /// The whole response to `GET path`.
     fn get(server: &Server, path: &str) -> String {
+        ask(server, &format!("GET {path}"), &["host: localhost"], "")
+    }
+
+    /// The whole response to a request.
+    pub(in crate::serve) fn ask(
+        server: &Server,
+        request: &str,
+        headers: &[&str],
+        body: &str,
+    ) -> String {
         let mut stream = connect(server);
+        let headers = headers.join("\r\n");
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+            "{request} HTTP/1.1\r\n{headers}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
         )
         .unwrap();
         let mut response = String::new();
@@ -196,7 +269,7 @@ mod tests {
         response
     }
 
-    fn body(response: &str) -> &str {
+    pub(in crate::serve) fn body(response: &str) -> &str {
         response.split_once("\r\n\r\n").unwrap().1
     }
 
@@ -316,6 +389,7 @@ mod tests {
         let options = Options {
             listen,
             limits: Limits::default(),
+            token: None,
         };
         let metrics = Arc::new(Metrics::new("0.1.0"));
         let error = spawn(options, control, handle, metrics)

@@ -6,25 +6,25 @@ use axum::{
     Json, Router,
     extract::State,
     http::{
-        StatusCode,
+        HeaderMap, StatusCode,
         header::{CACHE_CONTROL, CONTENT_TYPE},
     },
+    middleware,
     response::{IntoResponse, Response},
     routing::get,
 };
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{
-    handle::{Handle, HandleError},
-    metrics::{self, Metrics},
-};
+use super::{Shared, changes, origin, page, unavailable};
+use crate::{handle::HandleError, metrics};
 
 const INDEX: &str = "\
 shaper
 
 /api/lanes    the lanes as JSON, as `shaper status --json` shows them
 /api/waiters  who waits in them, the first in line first
+/api/live     both once a second, as server-sent events
 /metrics      the lanes and more for Prometheus
 /healthz      whether the controller's loop answers
 ";
@@ -32,21 +32,31 @@ shaper
 /// What is served is true for a moment only.
 const NOT_STORED: (axum::http::HeaderName, &str) = (CACHE_CONTROL, "no-store");
 
-#[derive(Clone)]
-struct Shared {
-    handle: Handle,
-    metrics: Arc<Metrics>,
-}
-
-pub(super) fn router(handle: Handle, metrics: Arc<Metrics>) -> Router {
-    Router::new()
-        .route("/", get(INDEX))
+/// `local`: the listener is on loopback.
+pub(super) fn router(shared: Shared, local: bool) -> Router {
+    let router = Router::new()
+        .route(
+            "/",
+            get(async |headers: HeaderMap| page::root(headers, INDEX).await),
+        )
         .route("/api/lanes", get(lanes))
         .route("/api/waiters", get(waiters))
+        .route("/api/live", get(live))
         .route("/metrics", get(scrape))
         .route("/healthz", get(health))
+        .merge(page::files())
+        .merge(changes::routes(shared.token.clone()))
         .fallback(async || (StatusCode::NOT_FOUND, INDEX))
-        .with_state(Shared { handle, metrics })
+        .with_state(shared);
+    if local {
+        router.layer(middleware::from_fn(origin::local_only))
+    } else {
+        router
+    }
+}
+
+async fn live(State(shared): State<Shared>) -> Response {
+    shared.live.stream(shared.token.is_some())
 }
 
 async fn lanes(State(shared): State<Shared>) -> Response {
@@ -86,13 +96,4 @@ async fn health(State(shared): State<Shared>) -> Response {
         Ok(_) => ([NOT_STORED], "ok\n").into_response(),
         Err(error) => unavailable(&error),
     }
-}
-
-fn unavailable(error: &dyn std::error::Error) -> Response {
-    (
-        StatusCode::SERVICE_UNAVAILABLE,
-        [NOT_STORED],
-        format!("{error}\n"),
-    )
-        .into_response()
 }

@@ -18,6 +18,7 @@ fn example(path: &str) -> &'static str {
         "account.overrides" => "{ acme = 20 }",
         "pace.per_second" => "5",
         "pace.per_minute" => "15",
+        "token_file" => r#""/etc/shaper/token""#,
         "classes.<class>.cgroups" => r#"["elsewhere"]"#,
         _ => panic!("no example of {path}"),
     }

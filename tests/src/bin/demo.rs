@@ -67,6 +67,7 @@ fn perform(curtain: &Curtain) -> Result<()> {
     let shaped = Overloadable::start()?;
     let lane = LaneFile::over(shaped.gateway.addresses()).limit(LIMIT);
     let controller = Controller::builder(&stage)?.lane(LANE, lane)?.start()?;
+    println!("  in a browser: {}", controller.url("/"));
     let mut screen = Screen::new();
     let reports = send_clients(&stage, &shaped, curtain, |age| {
         screen.show(age, &controller.lane(LANE)?)

@@ -25,6 +25,13 @@ fn a_bad_line_in_the_settings_is_named_with_its_place_and_remedy() {
             &[":1:1: `listn`", "did you mean `listen`?"],
         ),
         (
+            "token_file = \"token\"",
+            &[
+                ":1:14: `token_file`: does not begin with a slash",
+                "\"/etc/shaper/token\"",
+            ],
+        ),
+        (
             "scope = \"hosts\"",
             &[":1:9: `scope`", "did you mean \"host\"?"],
         ),
