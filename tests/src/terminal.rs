@@ -65,13 +65,13 @@ impl Size {
 nix::ioctl_write_ptr_bad!(set_winsize, libc::TIOCSWINSZ, Winsize);
 
 impl Terminal {
-    /// Starts a program as the leader of a terminal's session, as a login shell would be.
+    /// Starts a program as the leader of a terminal's session, as a login shell would be. `command` says whether there is
+    /// a NO_COLOR.
     pub fn start(mut command: Command, size: Size) -> Result<Self> {
         let pty = openpty(Some(&size.winsize()), None).context("cannot open a terminal")?;
         let stdio = || pty.slave.try_clone().map(Stdio::from);
         command
             .env("TERM", "xterm-256color")
-            .env_remove("NO_COLOR")
             .stdin(stdio()?)
             .stdout(stdio()?)
             .stderr(stdio()?);
@@ -117,6 +117,18 @@ impl Terminal {
     pub fn screen(&self) -> String {
         let parser = self.screen.lock().expect("the screen's lock");
         parser.screen().contents()
+    }
+
+    /// Whether anything on the screen has a colour.
+    pub fn is_coloured(&self) -> bool {
+        let parser = self.screen.lock().expect("the screen's lock");
+        let screen = parser.screen();
+        let (rows, columns) = screen.size();
+        let cells =
+            (0..rows.get()).flat_map(|row| (0..columns.get()).map(move |column| (row, column)));
+        cells
+            .filter_map(|(row, column)| screen.cell(row, column))
+            .any(|cell| cell.fgcolor() != vt100::Color::Default)
     }
 
     /// Whether the program has the whole screen, apart from what was there before.

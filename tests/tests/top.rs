@@ -21,6 +21,7 @@ const LANE: &str = "gateway";
 fn top(controller: &Controller) -> Result<Terminal> {
     let mut command = Command::new(tools::shaper()?);
     command
+        .env_remove("NO_COLOR")
         .arg("top")
         .arg("--control")
         .arg(controller.control());

@@ -66,19 +66,37 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
 }
 
 fn watch(args: &StatusArgs, mut follow: Follow) -> io::Result<()> {
-    let clears = io::stdout().is_terminal() && !args.json;
+    let redraws = io::stdout().is_terminal() && !args.json;
     loop {
-        let status = follow.ask(Client::status);
-        if clears {
-            // Past anstream, which would take this away together with the colours: home, and clear what is below.
-            io::stdout().write_all(b"\x1b[H\x1b[J")?;
-        }
-        match status {
+        match follow.ask(Client::status) {
+            Ok(snapshot) if redraws => redraw(&table(&snapshot))?,
             Ok(snapshot) => show(&snapshot, args.json)?,
+            Err(error) if redraws => redraw(&format!("{BAD}{error}{BAD:#}\n"))?,
             Err(error) => writeln!(anstream::stderr(), "{BAD}{error}{BAD:#}")?,
         }
         thread::sleep(INTERVAL);
     }
+}
+
+/// Puts `text` in the place of what the terminal shows, in one piece: cleared first, it would flicker.
+fn redraw(text: &str) -> io::Result<()> {
+    const HOME: &str = "\x1b[H";
+    const CLEAR_LINE: &str = "\x1b[K";
+    const CLEAR_BELOW: &str = "\x1b[J";
+    // anstream would take these away together with the colours.
+    let coloured = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
+    let text = if coloured {
+        text.to_owned()
+    } else {
+        anstream::adapter::strip_str(text).to_string()
+    };
+    let lines: String = text
+        .lines()
+        .map(|line| format!("{line}{CLEAR_LINE}\r\n"))
+        .collect();
+    let mut out = io::stdout().lock();
+    out.write_all(format!("{HOME}{lines}{CLEAR_BELOW}").as_bytes())?;
+    out.flush()
 }
 
 fn show(snapshot: &Snapshot, json: bool) -> io::Result<()> {
