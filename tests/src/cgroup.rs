@@ -107,6 +107,10 @@ impl Cgroup {
         &self.relative
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Makes `command` run in this cgroup from its first instruction.
     pub fn contain(&self, command: &mut Command) -> Result<()> {
         let procs = self.path.join("cgroup.procs");

@@ -148,6 +148,7 @@ fn field<const SIZE: usize>(element: &[u8], offset: usize) -> [u8; SIZE] {
 pub struct Maps {
     lanes: u32,
     accounts: u32,
+    bytes: u64,
 }
 
 impl Maps {
@@ -158,6 +159,8 @@ impl Maps {
             id: u32,
             #[serde(default)]
             name: String,
+            #[serde(default)]
+            bytes_memlock: u64,
         }
         #[derive(Deserialize)]
         struct User {
@@ -167,22 +170,30 @@ impl Maps {
         }
         let open = open_programs(controller)?;
         let programs: Vec<User> = bpftool(&["prog", "show"])?;
-        let maps: Vec<Map> = bpftool(&["map", "show"])?;
+        let mut maps: Vec<Map> = bpftool(&["map", "show"])?;
         let used: BTreeSet<u32> = programs
             .into_iter()
             .filter(|program| open.contains(&program.id))
             .flat_map(|program| program.map_ids)
             .collect();
+        maps.retain(|map| used.contains(&map.id));
         let named = |name: &str| {
             maps.iter()
-                .find(|map| map.name == name && used.contains(&map.id))
+                .find(|map| map.name == name)
                 .map(|map| map.id)
                 .with_context(|| format!("process {controller} has no map {name}"))
         };
         Ok(Self {
             lanes: named("LANES")?,
             accounts: named("ACCOUNTS")?,
+            bytes: maps.iter().map(|map| map.bytes_memlock).sum(),
         })
+    }
+
+    /// The memory that all of them take in the kernel, in bytes. What is kept in the sockets themselves is not part of
+    /// it (`bpf_local_storage_map_mem_usage`).
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The counts of the lane that was configured first.
@@ -265,7 +276,7 @@ fn hexadecimal(byte: &str) -> Result<u8> {
     u8::from_str_radix(digits, 16).with_context(|| format!("{byte:?} is no byte"))
 }
 
-fn bpftool<T: DeserializeOwned>(arguments: &[&str]) -> Result<T> {
+pub(crate) fn bpftool<T: DeserializeOwned>(arguments: &[&str]) -> Result<T> {
     let output = Command::new("bpftool")
         .arg("--json")
         .args(arguments)

@@ -21,6 +21,7 @@ pub mod model_api;
 pub mod model_client;
 pub mod netns;
 pub mod process;
+pub mod program_stats;
 pub mod script;
 pub mod snapshot;
 pub mod stage;

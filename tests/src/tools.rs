@@ -71,10 +71,15 @@ pub fn installed_client(name: &str) -> Result<PathBuf> {
 
 /// Test executables lie in `target/PROFILE/deps`, binaries in `target/PROFILE`.
 fn beside_the_test(name: &str) -> Result<PathBuf> {
-    let test = env::current_exe().context("cannot find the running test's own path")?;
-    let profile = test
-        .ancestors()
-        .nth(2)
-        .with_context(|| format!("{} does not lie in a cargo build directory", test.display()))?;
+    let itself = env::current_exe().context("cannot find the running program's own path")?;
+    let mut directories = itself.ancestors().skip(1);
+    let profile = directories
+        .find(|directory| !directory.ends_with("deps"))
+        .with_context(|| {
+            format!(
+                "{} does not lie in a cargo build directory",
+                itself.display()
+            )
+        })?;
     Ok(profile.join(name))
 }

@@ -1,5 +1,6 @@
 //! What a developer runs: `cargo xtask --help`.
 
+mod bench;
 mod build_ebpf;
 mod command;
 mod demo;
@@ -35,10 +36,12 @@ enum Command {
     Test(test::Args),
     /// Show a lane at work: a stub gateway and twenty-one unmodified clients, live; ends by itself
     Demo,
+    /// Measure shaper beside what people would use instead, and renew the tables of docs/benchmarks.md
+    Bench(bench::Args),
     /// Build the kernel object from source and refresh the checked-in one
     BuildEbpf(build_ebpf::Args),
     /// Install what building the kernel object and running the tests need
-    Setup,
+    Setup(setup::Args),
 }
 
 fn main() -> ExitCode {
@@ -62,8 +65,9 @@ impl Command {
             Self::Run(args) => run::run(args),
             Self::Test(args) => test::run(args),
             Self::Demo => demo::run(),
+            Self::Bench(args) => bench::run(args),
             Self::BuildEbpf(args) => build_ebpf::run(args),
-            Self::Setup => setup::run(),
+            Self::Setup(args) => setup::run(args),
         }
     }
 }

@@ -36,22 +36,40 @@ const TEST_PROGRAMS: &[&str] = &[
     "chromium", "curl", "go", "ip", "node", "npm", "openssl", "python3",
 ];
 
+/// The peers that the benchmarks measure besides.
+const DEBIAN_BENCH: &[&str] = &["haproxy", "iptables"];
+const BENCH_PROGRAMS: &[&str] = &["haproxy", "iptables"];
+
 /// Node's own packages bring `npm` along and refuse to live beside Debian's.
 const DEBIAN_NPM: &str = "npm";
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Also what `cargo xtask bench` compares shaper with: HAProxy and netfilter queues
+    #[arg(long)]
+    bench: bool,
+}
 
 /// Installs what is missing on Debian 12; says what to install elsewhere.
 ///
 /// # Errors
 /// An installation fails, or something is missing and cannot be installed from here.
-pub fn run() -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
+    let (mut packages, mut programs) = (
+        [DEBIAN_COMPILER, DEBIAN_TESTS].concat(),
+        TEST_PROGRAMS.to_vec(),
+    );
+    if args.bench {
+        packages.extend(DEBIAN_BENCH);
+        programs.extend(BENCH_PROGRAMS);
+    }
     if is_debian_12()? {
-        install_packages()?;
+        install_packages(&packages)?;
         install_linker()?;
     }
     let toolchain = Toolchain::find();
-    let absent: Vec<&str> = TEST_PROGRAMS
-        .iter()
-        .copied()
+    let absent: Vec<&str> = programs
+        .into_iter()
         .filter(|name| find_program(name).is_none())
         .collect();
     match toolchain {
@@ -60,7 +78,7 @@ pub fn run() -> Result<()> {
             eprintln!("ready: {}, {}", toolchain.compiler, toolchain.linker);
             Ok(())
         }
-        Ok(_) => bail!("the tests need these programs too: {}", absent.join(", ")),
+        Ok(_) => bail!("these programs are needed too: {}", absent.join(", ")),
         Err(error) => {
             let rustup = if has_rustup() {
                 ""
@@ -78,10 +96,10 @@ pub fn run() -> Result<()> {
     }
 }
 
-fn install_packages() -> Result<()> {
-    let wanted = [DEBIAN_COMPILER, DEBIAN_TESTS].concat();
+fn install_packages(wanted: &[&'static str]) -> Result<()> {
     let mut missing: Vec<&str> = wanted
-        .into_iter()
+        .iter()
+        .copied()
         .filter(|package| !is_installed(package))
         .collect();
     if find_program("npm").is_none() {
