@@ -13,12 +13,14 @@ mod glimpse;
 mod history;
 mod lanes;
 mod lingering;
+mod memory;
 mod message;
 mod names;
 mod nudge;
 mod parking;
 mod picture;
 mod preexisting;
+mod reason;
 mod record;
 mod reload;
 mod report;
@@ -51,6 +53,7 @@ use crate::{
     metrics::Metrics,
     object,
     policy::{Action, Ns, Policy},
+    state::StateKeeper,
 };
 
 /// Time between two signs of life. The design's `fail_after` is at least twice this.
@@ -104,6 +107,7 @@ pub struct Controller {
     last_reload_error: Option<String>,
     recorder: Option<Recorder>,
     history: History,
+    state: StateKeeper,
 }
 
 impl Controller {
@@ -111,7 +115,11 @@ impl Controller {
     ///
     /// # Errors
     /// [`StartError`]; nothing stays attached and no cgroup made here stays.
-    pub async fn start(config: &Config, metrics: Arc<Metrics>) -> Result<Self, StartError> {
+    pub async fn start(
+        config: &Config,
+        metrics: Arc<Metrics>,
+        state: StateKeeper,
+    ) -> Result<Self, StartError> {
         let root = CgroupRoot::find()?;
         let (programs, mut tables, events) = kernel::load(object::KERNEL_OBJECT)?;
         for index in (0..tables.conns.len()).rev() {
@@ -152,11 +160,13 @@ impl Controller {
             last_reload_error: None,
             recorder: None,
             history: History::new(),
+            state,
         };
         controller.set_globals(config);
         for lane in &config.lanes {
             controller.set_lane(lane.clone())?;
         }
+        controller.remember();
         controller
             .lanes
             .set_endpoints(endpoints, &mut controller.tables);
@@ -322,9 +332,6 @@ impl Controller {
         let id = self.lanes.set(config, &self.tables, &self.metrics)?;
         self.policy
             .set_lane(now, id, &name, rules, &mut self.actions);
-        if let Some(limits) = self.policy.limits(id) {
-            self.lanes.mirror_limits(id, limits, &self.tables);
-        }
         self.accounts.recap(id, &self.policy, &self.tables);
         self.carry_out(now);
         Ok(())

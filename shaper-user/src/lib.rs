@@ -19,5 +19,6 @@ pub mod policy;
 pub mod serve;
 pub mod simulate;
 pub mod snapshot;
+pub mod state;
 pub mod trace;
 pub mod words;

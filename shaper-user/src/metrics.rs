@@ -8,18 +8,18 @@ mod register;
 
 use std::sync::{Mutex, PoisonError};
 
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 use shaper_common::{Class, Counter};
 
-pub use labels::{Direction, GatewayError, Outcome, RefusalReason, ReloadResult};
+pub use labels::{Direction, Outcome, RefusalReason, ReloadResult};
 pub use lane::LaneMetrics;
 
 use self::{
     labels::{Label, ungoverned_reasons},
     lane::LaneFamilies,
-    register::{counter, counters, gauges},
+    register::{counter, counters, gauges, shares},
 };
-use crate::snapshot::{Mode, Snapshot};
+use crate::snapshot::{Diagnosis, Mode, Snapshot};
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
@@ -46,6 +46,8 @@ struct Gauges {
     queue_depth: IntGaugeVec,
     idle_connections: IntGaugeVec,
     saturated: IntGaugeVec,
+    diagnosis: IntGaugeVec,
+    adaptive_factor: GaugeVec,
 }
 
 impl Metrics {
@@ -166,6 +168,18 @@ impl Gauges {
                 "1 while somebody has been waiting without a break for 60 s or more.",
                 &["lane"],
             )?,
+            diagnosis: gauges(
+                r,
+                "shaper_diagnosis",
+                "1 for the lane's present diagnosis, 0 for the others.",
+                &["lane", "diagnosis"],
+            )?,
+            adaptive_factor: shares(
+                r,
+                "shaper_adaptive_factor",
+                "What adaptation leaves of the lane's limit and rates; 1 is all.",
+                &["lane"],
+            )?,
         })
     }
 
@@ -182,6 +196,8 @@ impl Gauges {
             family.reset();
         }
         self.queue_depth.reset();
+        self.diagnosis.reset();
+        self.adaptive_factor.reset();
         for lane in &snapshot.lanes {
             let name = lane.lane.as_str();
             let [limit, effective] = match lane.mode {
@@ -198,6 +214,14 @@ impl Gauges {
             for (family, value) in by_lane.into_iter().zip(values) {
                 family.with_label_values(&[name]).set(value.into());
             }
+            for diagnosis in Diagnosis::ALL {
+                self.diagnosis
+                    .with_label_values(&[name, diagnosis.text()])
+                    .set((diagnosis == lane.diagnosis).into());
+            }
+            self.adaptive_factor
+                .with_label_values(&[name])
+                .set(lane.adaptive_factor);
             for class in Class::ALL {
                 self.queue_depth
                     .with_label_values(&[name, class.text()])
@@ -217,10 +241,10 @@ mod tests {
     use std::{collections::BTreeSet, time::Duration};
 
     use super::*;
-    use crate::snapshot::samples;
+    use crate::{policy::GatewayError, snapshot::samples};
 
     /// The published metrics, with their labels in alphabetical order.
-    const PUBLISHED: [(&str, &str); 20] = [
+    const PUBLISHED: [(&str, &str); 22] = [
         ("shaper_inflight", "lane"),
         ("shaper_limit", "lane"),
         ("shaper_limit_effective", "lane"),
@@ -232,6 +256,8 @@ mod tests {
         ("shaper_requests_total", "lane,priority"),
         ("shaper_idle_connections", "lane"),
         ("shaper_saturated", "lane"),
+        ("shaper_diagnosis", "diagnosis,lane"),
+        ("shaper_adaptive_factor", "lane"),
         ("shaper_overruns_total", "lane"),
         ("shaper_connect_seconds", "lane"),
         ("shaper_first_byte_seconds", "lane"),
@@ -299,6 +325,9 @@ mod tests {
             r#"shaper_inflight{lane="reasoning"} 6"#,
             r#"shaper_queue_depth{lane="reasoning",priority="bulk"} 7"#,
             r#"shaper_saturated{lane="reasoning"} 1"#,
+            r#"shaper_diagnosis{diagnosis="local_queue",lane="reasoning"} 1"#,
+            r#"shaper_diagnosis{diagnosis="gateway_degraded",lane="reasoning"} 0"#,
+            r#"shaper_adaptive_factor{lane="reasoning"} 1"#,
             r#"shaper_build_info{version="0.1.0"} 1"#,
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in:\n{text}");

@@ -32,9 +32,14 @@ impl Instance {
         PathBuf::from(RUN_DIR).join(format!("{}.sock", self.0))
     }
 
+    /// What survives a restart of it, `STATE/NAME`.
+    pub fn state_dir(&self, state: &Path) -> PathBuf {
+        state.join(&self.0)
+    }
+
     /// The history of `shaper stats`, `STATE/NAME/history.redb`.
     pub fn history(&self, state: &Path) -> PathBuf {
-        state.join(&self.0).join("history.redb")
+        self.state_dir(state).join("history.redb")
     }
 
     /// The directory of pinned maps and links, `/sys/fs/bpf/shaper/NAME`.

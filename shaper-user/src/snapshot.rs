@@ -2,11 +2,13 @@
 //!
 //! Field names are an outer interface. New fields may be added; none may be renamed, removed or change its unit.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use shaper_common::Class;
+
+pub use crate::policy::Diagnosis;
 
 /// The state of all lanes at one instant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,6 +79,27 @@ pub struct LaneSnapshot {
     pub shadow_wait_p90_5m: Duration,
     /// Responses of the last five minutes by which the gateway asked for less although every configured rate was kept.
     pub under_limit_5m: u64,
+    /// What the diagnosis rests on, in words; `None`: there is nothing to add.
+    pub diagnosis_reason: Option<String>,
+    /// What went wrong at the gateway in the last five minutes, by the `kind` label of `shaper_gateway_errors_total`; kinds
+    /// that did not occur are left out.
+    pub gateway_errors_5m: BTreeMap<String, u32>,
+    /// Clients of the last five minutes that went away before the first byte of their answer.
+    pub clients_gone_5m: u32,
+    /// Median time from a request's departure to the first byte of its answer, of the last five minutes; zero when there was
+    /// none.
+    #[serde(rename = "first_byte_p50_s_5m", with = "seconds")]
+    pub first_byte_p50_5m: Duration,
+    /// The same for the time within which nine of ten answers began.
+    #[serde(rename = "first_byte_p90_s_5m", with = "seconds")]
+    pub first_byte_p90_5m: Duration,
+    /// The median of the lane's own history; zero as long as that is too short.
+    #[serde(rename = "first_byte_usual_s", with = "seconds")]
+    pub first_byte_usual: Duration,
+    /// What adaptation leaves of the configured limit and rates: 1 is all.
+    pub adaptive_factor: f64,
+    /// Who began the present pause: `operator` or `gateway`.
+    pub paused_by: Option<String>,
     /// Open connections that offered HTTP/2, whose parallel requests count as one.
     pub h2_connections: u32,
     /// Open connections from before the controller's start, which pass ungoverned until they close.
@@ -91,35 +114,6 @@ pub enum Mode {
     Observe,
     /// The limit is kept.
     Enforce,
-}
-
-/// Is it us or the gateway?
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Diagnosis {
-    /// Nothing waits, nothing fails.
-    Ok,
-    /// Requests wait because the lane is at its limit.
-    LocalQueue,
-    /// The gateway fails or is slow to answer while slots are free.
-    GatewayDegraded,
-    /// The lane starts nothing until a pause ends.
-    Paused,
-    /// The lane only observes.
-    Observe,
-}
-
-impl Diagnosis {
-    /// The word in documents and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::LocalQueue => "local_queue",
-            Self::GatewayDegraded => "gateway_degraded",
-            Self::Paused => "paused",
-            Self::Observe => "observe",
-        }
-    }
 }
 
 /// One account's share of a lane.
@@ -333,6 +327,14 @@ pub(crate) mod samples {
             shadow_wait_p50_5m: Duration::ZERO,
             shadow_wait_p90_5m: Duration::ZERO,
             under_limit_5m: 0,
+            diagnosis_reason: None,
+            gateway_errors_5m: BTreeMap::new(),
+            clients_gone_5m: 0,
+            first_byte_p50_5m: Duration::ZERO,
+            first_byte_p90_5m: Duration::ZERO,
+            first_byte_usual: Duration::ZERO,
+            adaptive_factor: 1.0,
+            paused_by: None,
             h2_connections: 0,
             preexisting_connections: 0,
         }
@@ -418,13 +420,7 @@ mod tests {
 
     #[test]
     fn diagnoses_have_one_name_in_documents_and_tables() {
-        for diagnosis in [
-            Diagnosis::Ok,
-            Diagnosis::LocalQueue,
-            Diagnosis::GatewayDegraded,
-            Diagnosis::Paused,
-            Diagnosis::Observe,
-        ] {
+        for diagnosis in Diagnosis::ALL {
             assert_eq!(
                 serde_json::to_value(diagnosis).unwrap(),
                 json!(diagnosis.name())

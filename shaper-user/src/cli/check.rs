@@ -12,7 +12,7 @@ use shaper_common::{CLASS_COUNT, Class, OnLoss};
 
 use crate::{
     config::{self, Config, LaneConfig, Scope, Udp, human},
-    policy::{ConnectHold, Pace, PaceMode},
+    policy::{Adaptive, ConnectHold, Pace, PaceMode},
 };
 
 /// Whether a configuration can be used.
@@ -181,6 +181,10 @@ fn explain_lane(f: &mut fmt::Formatter<'_>, lane: &LaneConfig) -> fmt::Result {
     if let Some(pace) = &rules.pace {
         row(f, "pace", joined(&pace_parts(pace)))?;
     }
+    if let Some(adaptive) = &rules.adaptive {
+        row(f, "adapts", adaptive_words(adaptive))?;
+    }
+    row(f, "pauses", retry_after_words(rules.retry_after_max))?;
     Ok(())
 }
 
@@ -216,6 +220,24 @@ fn pace_parts(pace: &Pace) -> Vec<String> {
         parts.push(format!("windows {} longer", human(pace.window_slack)));
     }
     parts
+}
+
+fn adaptive_words(adaptive: &Adaptive) -> String {
+    format!(
+        "limit and rates times {} when the gateway asks for less, down to {}; plus {} per {} of calm",
+        adaptive.decrease,
+        adaptive.min,
+        adaptive.increase,
+        human(adaptive.cooldown)
+    )
+}
+
+fn retry_after_words(longest: Duration) -> String {
+    if longest.is_zero() {
+        "on command only".to_owned()
+    } else {
+        format!("for the gateway's Retry-After, at most {}", human(longest))
+    }
 }
 
 /// One duration if all classes share it.

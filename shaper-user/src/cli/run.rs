@@ -21,6 +21,7 @@ use crate::{
     metrics::Metrics,
     paths::{self, Instance},
     serve,
+    state::StateKeeper,
 };
 
 /// Run the controller in the foreground.
@@ -39,7 +40,7 @@ pub struct RunArgs {
     /// Name of this controller among others on the host
     #[arg(long, default_value_t)]
     instance: Instance,
-    /// What survives a restart
+    /// Where pauses and adaptation are kept over a restart
     #[arg(long, value_name = "DIR", default_value = paths::STATE_DIR)]
     state: PathBuf,
     /// Append a trace of all requests to this file, for `shaper simulate`
@@ -91,11 +92,12 @@ async fn control_loop(
         .transpose()?;
     let token_file = config.settings.token_file.as_deref();
     let token = token_file.map(serve::Token::read).transpose()?;
-    // Before anything is held: it waits for a disk.
-    let (keeper, windows) =
+    // Before anything is held: both wait for a disk.
+    let (history, windows) =
         Keeper::start(&args.instance.history(&args.state)).context("cannot keep the history")?;
-    let mut controller = Controller::start(&config, metrics.clone()).await?;
-    controller.keep_history(keeper, &windows);
+    let state = StateKeeper::open(args.instance.state_dir(&args.state));
+    let mut controller = Controller::start(&config, metrics.clone(), state).await?;
+    controller.keep_history(history, &windows);
     if let Some(recorder) = recorder {
         controller.record(recorder);
     }

@@ -193,11 +193,29 @@ fn row(lane: &LaneSnapshot) -> String {
 /// What there is to say about a lane beyond its row: only what is not at rest, and what a limit on trial would do.
 fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
     let mut notes = Vec::new();
+    if let Some(reason) = lane.diagnosis_reason.as_deref() {
+        match lane.diagnosis {
+            Diagnosis::GatewayDegraded => {
+                notes.push((BAD, format!("gateway degraded: {reason}")));
+            }
+            Diagnosis::LocalQueue => notes.push((NOTABLE, format!("local queue: {reason}"))),
+            Diagnosis::Ok | Diagnosis::Observe => notes.push((NOTABLE, reason.to_owned())),
+            // The note of the pause says it.
+            Diagnosis::Paused => {}
+        }
+    }
     if let Some(until) = lane.paused_until {
         let left = until.duration_since(snapshot.generated_at);
         // A pause that ends while the snapshot is made has nothing left.
         let left = format::duration(left.try_into().unwrap_or_default());
-        notes.push((NOTABLE, format!("paused for {left} more, until {until}")));
+        let by = match lane.paused_by.as_deref() {
+            Some("gateway") => "; the gateway asked for it (Retry-After)",
+            _ => "",
+        };
+        notes.push((
+            NOTABLE,
+            format!("paused for {left} more, until {until}{by}"),
+        ));
     } else if lane.mode == Mode::Enforce && lane.effective_limit < lane.limit {
         notes.push((
             NOTABLE,

@@ -7,8 +7,8 @@ use shaper_common::{Class, MAX_CONNS, MAX_SLOTS, OnLoss};
 use super::{
     OnFull, Scope, Udp,
     kind::{
-        Cgroups, Choice, Count, Counts, Endpoints, FilePath, Hold, Kind, Listen, Share, Switch,
-        Time,
+        Cgroups, Choice, Count, Counts, Endpoints, FilePath, Hold, Kind, Listen, Part, Share,
+        Switch, Time,
     },
 };
 use crate::policy::PaceMode;
@@ -90,8 +90,6 @@ impl<K: Kind> Documented for Key<K> {
 #[derive(Debug)]
 pub struct Schema {
     pub keys: &'static [&'static dyn Documented],
-    /// Keys of the design that this version does not know: the path, and what to do instead.
-    pub unsupported: &'static [(&'static str, &'static str)],
 }
 
 /// Keys of `lanes.d/NAME.toml`.
@@ -121,11 +119,12 @@ pub static LANE: Schema = Schema {
         &lane::PACE_MIN_INTERVAL,
         &lane::PACE_SAFETY_MARGIN,
         &lane::PACE_WINDOW_SLACK,
+        &lane::RETRY_AFTER_MAX,
+        &lane::ADAPTIVE_DECREASE,
+        &lane::ADAPTIVE_INCREASE,
+        &lane::ADAPTIVE_MIN,
+        &lane::ADAPTIVE_COOLDOWN,
     ],
-    unsupported: &[(
-        "adaptive",
-        "remove the table; the limit stays at `max_inflight` until it is changed here or by `shaper set`",
-    )],
 };
 
 /// Keys of `shaper.toml`.
@@ -139,7 +138,6 @@ pub static SETTINGS: Schema = Schema {
         &settings::HISTORY,
         &settings::CLASS_CGROUPS,
     ],
-    unsupported: &[],
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -338,6 +336,39 @@ pub mod lane {
         },
         presence: Presence::Default("\"0s\""),
         meaning: "Added to each window, for jitter between sending here and counting at the gateway.",
+    };
+    pub const RETRY_AFTER_MAX: Key<Time> = Key {
+        path: "retry_after_max",
+        kind: UP_TO_A_DAY,
+        presence: Presence::Default("\"1h\""),
+        meaning: "The longest pause that the gateway's Retry-After can cause; \"0s\" ignores it.",
+    };
+    pub const ADAPTIVE_DECREASE: Key<Part> = Key {
+        path: "adaptive.decrease",
+        kind: Part,
+        presence: Presence::Default("0.7"),
+        meaning: "What is left of limit and rates when the gateway asks for less, at most once in 5 s.",
+    };
+    pub const ADAPTIVE_INCREASE: Key<Part> = Key {
+        path: "adaptive.increase",
+        kind: Part,
+        presence: Presence::Default("0.1"),
+        meaning: "What comes back, as a share of the configured values, for every `cooldown` without that.",
+    };
+    pub const ADAPTIVE_MIN: Key<Part> = Key {
+        path: "adaptive.min",
+        kind: Part,
+        presence: Presence::Default("0.2"),
+        meaning: "The share of limit and rates that is left in any case; one slot always is.",
+    };
+    pub const ADAPTIVE_COOLDOWN: Key<Time> = Key {
+        path: "adaptive.cooldown",
+        kind: Time {
+            min: Duration::from_secs(1),
+            max: DAY,
+        },
+        presence: Presence::Default("\"5m\""),
+        meaning: "Time without a refusal after which a step comes back.",
     };
 }
 

@@ -171,11 +171,7 @@ impl Kind for Share {
     type Value = f64;
 
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<f64, Vec<Fault>> {
-        let text = match value.get_ref() {
-            DeValue::Integer(integer) => integer.to_string(),
-            DeValue::Float(float) => float.as_str().to_owned(),
-            _ => return Err(vec![Fault::wrong_type(value)]),
-        };
+        let text = number_text(value)?;
         match text.parse::<f64>() {
             // Adding zero makes the negative zero a plain one.
             Ok(share) if (0.0..1.0).contains(&share) => Ok(share + 0.0),
@@ -185,6 +181,35 @@ impl Kind for Share {
 
     fn expected(&self) -> String {
         "a number from 0 up to, but less than, 1".to_owned()
+    }
+}
+
+/// A part of a whole: above 0, and at most all of it.
+#[derive(Debug)]
+pub struct Part;
+
+impl Kind for Part {
+    type Value = f64;
+
+    fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<f64, Vec<Fault>> {
+        let text = number_text(value)?;
+        match text.parse::<f64>() {
+            Ok(part) if part > 0.0 && part <= 1.0 => Ok(part),
+            _ => Err(vec![Fault::new(value, format!("{text} is out of range"))]),
+        }
+    }
+
+    fn expected(&self) -> String {
+        "a number above 0, and at most 1".to_owned()
+    }
+}
+
+/// A number of either type as it is written.
+fn number_text(value: &Spanned<DeValue<'_>>) -> Result<String, Vec<Fault>> {
+    match value.get_ref() {
+        DeValue::Integer(integer) => Ok(integer.to_string()),
+        DeValue::Float(float) => Ok(float.as_str().to_owned()),
+        _ => Err(vec![Fault::wrong_type(value)]),
     }
 }
 

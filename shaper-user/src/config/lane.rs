@@ -13,7 +13,7 @@ use super::{
     kind::human,
     reader::{Found, Reader, default_of},
 };
-use crate::policy::{ConnectHold, LaneRules, Pace};
+use crate::policy::{Adaptive, ConnectHold, LaneRules, Pace};
 
 /// The longest name of a lane, in bytes: it is a metric label and part of log lines.
 const MAX_NAME_LEN: usize = 63;
@@ -162,6 +162,8 @@ fn rules(reader: &mut Reader<'_>) -> LaneRules {
             .map(|found| found.value),
         account_overrides: account_overrides(reader),
         pace: pace(reader),
+        adaptive: adaptive(reader),
+        retry_after_max: reader.value(&key::RETRY_AFTER_MAX),
     }
 }
 
@@ -391,5 +393,16 @@ fn pace(reader: &mut Reader<'_>) -> Option<Pace> {
         min_interval: min_interval.map_or(Duration::ZERO, |found| found.value),
         safety_margin: reader.value(&key::PACE_SAFETY_MARGIN),
         window_slack: reader.value(&key::PACE_WINDOW_SLACK),
+    })
+}
+
+/// An empty table is enough: each of its keys has a default.
+fn adaptive(reader: &mut Reader<'_>) -> Option<Adaptive> {
+    reader.table("adaptive")?;
+    Some(Adaptive {
+        decrease: reader.value(&key::ADAPTIVE_DECREASE),
+        increase: reader.value(&key::ADAPTIVE_INCREASE),
+        min: reader.value(&key::ADAPTIVE_MIN),
+        cooldown: reader.value(&key::ADAPTIVE_COOLDOWN),
     })
 }

@@ -243,12 +243,7 @@ fn visit(table: &DeTable<'_>, above: &[&str], schema: &'static Schema, unknown: 
         if schema.keys.iter().any(|key| is_at(*key, &path)) {
             continue;
         }
-        if let Some((_, help)) = schema.unsupported.iter().find(|(key, _)| path == [*key]) {
-            report(
-                "is not supported by this version".to_owned(),
-                (*help).to_owned(),
-            );
-        } else if names_below(&path, schema).is_empty() {
+        if names_below(&path, schema).is_empty() {
             let (what, help) = explain_unknown(name, above, schema);
             report(what, help);
         } else if let DeValue::Table(inner) = value.get_ref() {

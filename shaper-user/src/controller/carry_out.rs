@@ -27,6 +27,8 @@ impl Controller {
             }
         }
         self.note_outcomes(now);
+        self.note_errors(now);
+        self.keep_lasting();
     }
 
     fn act(&mut self, now: Ns, action: Action) {
@@ -37,6 +39,9 @@ impl Controller {
             Action::PassConnect { conn, .. } => self.pass_connect(now, conn_id(conn)),
             Action::Expire(expiry) => self.expire(&expiry),
             Action::LetGo { conn, .. } => self.let_go(now, conn_id(conn)),
+            Action::SetLimits { lane, limits } => {
+                self.lanes.mirror_limits(lane, limits, &self.tables);
+            }
             Action::SetCredits {
                 lane,
                 credits,
@@ -150,6 +155,14 @@ impl Controller {
         self.policy.on_event(now, lane, event, &mut self.actions);
         self.carry_out(now);
         self.record_release(now, id);
+    }
+
+    /// Tells the metrics and the history what gateways did wrong.
+    fn note_errors(&mut self, now: Ns) {
+        let erred: Vec<_> = self.policy.drain_erred().collect();
+        for erred in erred {
+            self.count_gateway_error(now, erred);
+        }
     }
 
     /// Tells the metrics and the history how waits ended.

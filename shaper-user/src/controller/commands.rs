@@ -8,7 +8,7 @@ use super::Controller;
 use crate::{
     handle::{Command, CommandError, Setting},
     kernel,
-    policy::{Event, LaneId},
+    policy::{Event, LaneId, Pause, PausedBy},
 };
 
 impl Controller {
@@ -59,7 +59,8 @@ impl Controller {
             )));
         }
         let until = kernel::now() + length;
-        self.tell(lane, Event::Pause { until })
+        let by = PausedBy::Operator;
+        self.tell(lane, Event::Pause(Pause { until, by }))
     }
 
     /// Changes one setting of the lane in force; what was read from its file stays, to be compared with the next reading.

@@ -1,15 +1,18 @@
 //! What the first bytes of requests and responses change.
 
-use shaper_common::{END_KNOWN, Glimpse, Protocol};
+use std::time::SystemTime;
+
+use shaper_common::{Class, END_KNOWN, Glimpse, Protocol};
 use tracing::warn;
 
 use super::{
     Controller,
-    message::{ResponseEnd, offers_http2, response_end},
+    message::{ResponseEnd, ResponseHead, offers_http2},
+    translate::gateway,
 };
 use crate::{
     kernel,
-    policy::{LaneId, Ns},
+    policy::{Event, LaneId, Ns, Sign},
 };
 
 /// Lengths beyond this are left to silence: sequence numbers tell half of 2³² apart.
@@ -27,23 +30,42 @@ impl Controller {
     }
 
     fn response_head(&mut self, glimpse: &Glimpse, bytes: &[u8]) {
-        let id = glimpse.event.conn();
-        let Some(view) = self.tables.view(id) else {
+        let Some(head) = ResponseHead::read(bytes, SystemTime::now()) else {
             return;
         };
-        match response_end(bytes, view.record.head_request != 0) {
-            ResponseEnd::After(length) if length < LONGEST_BODY => {
-                let end = glimpse.event.arg.wrapping_add(length as u32);
-                if let Some(conn) = self.tables.conns.get(id.index) {
-                    // The kernel compares what comes from now on; what has come is compared when the connection is
-                    // looked at, at once.
-                    conn.response_end.swap(END_KNOWN | u64::from(end));
-                }
-                self.parking.look_soon(id, Ns(0));
-                self.park_idle(kernel::now());
-            }
-            ResponseEnd::After(_) | ResponseEnd::Unknown => {}
+        // First, so that nobody is given the slot of an answer that asks for a pause. The connection may be gone already:
+        // what its answer said counts all the same.
+        if let Ok(lane) = u16::try_from(glimpse.event.lane).map(LaneId) {
+            let class = Class::from_index(glimpse.event.class);
+            self.tell_policy(lane, gateway(class, Sign::Head(head.answer)));
         }
+        if let Some(view) = self.tables.view(glimpse.event.conn()) {
+            self.response_ends(glimpse, head.end(view.record.head_request != 0));
+        }
+    }
+
+    fn response_ends(&mut self, glimpse: &Glimpse, end: ResponseEnd) {
+        let ResponseEnd::After(length) = end else {
+            return;
+        };
+        if length >= LONGEST_BODY {
+            return;
+        }
+        let id = glimpse.event.conn();
+        let end = glimpse.event.arg.wrapping_add(length as u32);
+        if let Some(conn) = self.tables.conns.get(id.index) {
+            // The kernel compares what comes from now on; what has come is compared when the connection is looked at, at
+            // once.
+            conn.response_end.swap(END_KNOWN | u64::from(end));
+        }
+        self.parking.look_soon(id, Ns(0));
+        self.park_idle(kernel::now());
+    }
+
+    fn tell_policy(&mut self, lane: LaneId, event: Event) {
+        let now = kernel::now();
+        self.policy.on_event(now, lane, event, &mut self.actions);
+        self.carry_out(now);
     }
 
     fn client_hello(&mut self, glimpse: &Glimpse, bytes: &[u8]) {

@@ -11,7 +11,7 @@ use crate::{
     history::{Asker, Keeper, Question, Tally, WallClock, Windows},
     kernel,
     metrics::Outcome,
-    policy::{LaneId, Ns},
+    policy::{Erred, LaneId, Ns},
 };
 
 /// How much of the history a crash may cost.
@@ -58,6 +58,17 @@ impl Controller {
             lane.metrics.count_connection(class, outcome);
             let name = &lane.config.name;
             self.history.tally.end(at, name, class, outcome, 1);
+        }
+    }
+
+    /// A gateway did something wrong: for the metrics and for the history.
+    pub(super) fn count_gateway_error(&mut self, at: Ns, erred: Erred) {
+        if let Some(lane) = self.lanes.get(erred.lane) {
+            lane.metrics.count_gateway_error(erred.error);
+            let name = &lane.config.name;
+            self.history
+                .tally
+                .gateway_error(at, name, erred.class, erred.error);
         }
     }
 

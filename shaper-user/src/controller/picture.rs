@@ -67,6 +67,10 @@ impl Controller {
                 Gate::Open => {
                     open.insert(view.id);
                     self.parking.watch(now, lane, view.id);
+                    if view.word.is_busy() {
+                        let began = Ns(view.record.request_ns);
+                        picture.unanswered.push((conn.conn, began));
+                    }
                     picture.open.push(conn);
                 }
                 Gate::Lingering => picture.open.push(conn),

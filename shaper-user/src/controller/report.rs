@@ -8,15 +8,16 @@ use shaper_common::{Counter, Gate};
 use super::{
     Controller,
     census::{Census, LaneCounts},
+    reason,
     translate::conn_id,
 };
 use crate::{
     kernel,
     metrics::Direction,
-    policy::{LaneRules, LaneView, Ns},
+    policy::{GatewayError, LaneRules, LaneView, Ns},
     snapshot::{
-        AccountSnapshot, ByClass, Diagnosis, LaneSnapshot, Mode, Snapshot, Stage, Ungoverned,
-        WAITERS_TOLD, Waiter, Waiters,
+        AccountSnapshot, ByClass, LaneSnapshot, Mode, Snapshot, Stage, Ungoverned, WAITERS_TOLD,
+        Waiter, Waiters,
     },
 };
 
@@ -71,18 +72,13 @@ impl Controller {
         } else {
             Mode::Enforce
         };
-        let diagnosis = match mode {
-            Mode::Observe => Diagnosis::Observe,
-            Mode::Enforce if view.paused_until.is_some() => Diagnosis::Paused,
-            Mode::Enforce if queued > 0 => Diagnosis::LocalQueue,
-            Mode::Enforce => Diagnosis::Ok,
-        };
         let accounts = view.accounts.iter().map(|account| AccountSnapshot {
             account: self.accounts.name(account.account),
             priority: account.class,
             inflight: account.in_flight,
             queued: account.queued,
         });
+        let errors = |error: GatewayError| view.gateway_errors[error.index()];
         let would_have = view.would_have.unwrap_or_default();
         LaneSnapshot {
             lane: view.name.clone(),
@@ -101,17 +97,29 @@ impl Controller {
             queue_timeouts_5m: view.queue_timeouts.into(),
             refusals_5m: view.refusals.into(),
             saturated: view.saturated,
-            diagnosis,
+            diagnosis: view.diagnosis,
             accounts: accounts.collect(),
             max_queue: rules.max_queue,
-            paused_until: view.paused_until.map(|until| timestamp(now, until)),
+            paused_until: view.pause.map(|pause| timestamp(now, pause.until)),
             would_have_waited_5m: would_have.recent.waited,
             would_have_refused_5m: would_have.recent.refused,
             would_have_timed_out_5m: would_have.recent.expired,
             shadow_queued: would_have.queued,
             shadow_wait_p50_5m: would_have.wait_p50.unwrap_or_default(),
             shadow_wait_p90_5m: would_have.wait_p90.unwrap_or_default(),
-            under_limit_5m: 0,
+            under_limit_5m: errors(GatewayError::ThrottledUnderLimit).into(),
+            diagnosis_reason: reason::of(view),
+            gateway_errors_5m: GatewayError::ALL
+                .into_iter()
+                .filter(|error| errors(*error) > 0)
+                .map(|error| (error.name().to_owned(), errors(error)))
+                .collect(),
+            clients_gone_5m: view.gave_up,
+            first_byte_p50_5m: view.first_byte.p50.unwrap_or_default(),
+            first_byte_p90_5m: view.first_byte.p90.unwrap_or_default(),
+            first_byte_usual: view.first_byte.usual.unwrap_or_default(),
+            adaptive_factor: view.factor.get(),
+            paused_by: view.pause.map(|pause| pause.by.name().to_owned()),
             h2_connections: counts.http2,
             preexisting_connections: 0,
         }

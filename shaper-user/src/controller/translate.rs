@@ -9,7 +9,7 @@ use super::Controller;
 use crate::{
     kernel::{self, Message},
     metrics::Outcome,
-    policy::{AccountId, ClientId, ConnHandle, Event, HeldConn, LaneId, Ns, OpenConn, Stage},
+    policy::{AccountId, ClientId, ConnHandle, Event, HeldConn, LaneId, Ns, OpenConn, Sign, Stage},
 };
 
 impl Controller {
@@ -74,10 +74,25 @@ impl Controller {
                 self.overrun(now, lane, id);
                 Event::Overrun(open)
             }
-            EventKind::Established => return self.established(lane, id),
+            EventKind::Established => {
+                self.established(lane, id);
+                gateway(open.class, Sign::Connected)
+            }
             EventKind::Closed => return self.closed(lane, id, &open, event.arg),
             EventKind::RequestHeld => return self.nudges.request_held(now, id),
-            EventKind::Answered => return self.answered(lane, event.arg),
+            EventKind::Answered => {
+                let after = Duration::from_micros(event.arg.into());
+                if let Some(lane) = self.lanes.get(lane) {
+                    lane.metrics.observe_first_byte(after);
+                }
+                gateway(
+                    open.class,
+                    Sign::Answered {
+                        conn: open.conn,
+                        after,
+                    },
+                )
+            }
             EventKind::EndHint => return self.parking.end_hint(now, id),
             EventKind::Abandoned => return self.abandoned(lane, id, open.class, Ns(event.ns)),
             EventKind::Stuck => return self.end_socket(id),
@@ -111,13 +126,6 @@ impl Controller {
             _ => return,
         };
         self.count_end(conn.since, lane, conn.class, outcome);
-    }
-
-    fn answered(&self, lane: LaneId, micros: u32) {
-        if let Some(lane) = self.lanes.get(lane) {
-            lane.metrics
-                .observe_first_byte(Duration::from_micros(micros.into()));
-        }
     }
 
     fn abandoned(&mut self, lane: LaneId, id: ConnId, class: Class, left: Ns) {
@@ -204,6 +212,11 @@ impl Controller {
                 .settle(lane, account, id, &self.policy, &mut self.tables);
         }
     }
+}
+
+/// What a gateway did, as the policy hears it.
+pub(super) fn gateway(class: Class, sign: Sign) -> Event {
+    Event::Gateway { class, sign }
 }
 
 /// The policy's name for a connection.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use shaper_common::Class;
 
 use crate::{
-    metrics::{GatewayError, Outcome},
-    policy::WaitBins,
+    metrics::Outcome,
+    policy::{Fault, GatewayError, WaitBins},
     snapshot::ByClass,
 };
 
@@ -84,8 +84,10 @@ pub struct Ends {
 #[serde(default)]
 pub struct GatewayErrors {
     pub refused: u64,
-    pub reset: u64,
+    pub unreachable: u64,
     pub connect_timeout: u64,
+    pub reset: u64,
+    pub unanswered: u64,
     pub throttled: u64,
     pub throttled_under_limit: u64,
     pub server_error: u64,
@@ -165,9 +167,11 @@ impl Ends {
 impl GatewayErrors {
     pub fn add(&mut self, error: GatewayError) {
         *match error {
-            GatewayError::Refused => &mut self.refused,
-            GatewayError::Reset => &mut self.reset,
-            GatewayError::ConnectTimeout => &mut self.connect_timeout,
+            GatewayError::Connection(Fault::Refused) => &mut self.refused,
+            GatewayError::Connection(Fault::Unreachable) => &mut self.unreachable,
+            GatewayError::Connection(Fault::ConnectTimeout) => &mut self.connect_timeout,
+            GatewayError::Connection(Fault::Reset) => &mut self.reset,
+            GatewayError::Connection(Fault::Unanswered) => &mut self.unanswered,
             GatewayError::Throttled => &mut self.throttled,
             GatewayError::ThrottledUnderLimit => &mut self.throttled_under_limit,
             GatewayError::ServerError => &mut self.server_error,
@@ -176,8 +180,10 @@ impl GatewayErrors {
 
     pub fn total(&self) -> u64 {
         self.refused
-            + self.reset
+            + self.unreachable
             + self.connect_timeout
+            + self.reset
+            + self.unanswered
             + self.throttled
             + self.throttled_under_limit
             + self.server_error
@@ -185,8 +191,10 @@ impl GatewayErrors {
 
     fn merge(&mut self, new: &Self) {
         self.refused += new.refused;
-        self.reset += new.reset;
+        self.unreachable += new.unreachable;
         self.connect_timeout += new.connect_timeout;
+        self.reset += new.reset;
+        self.unanswered += new.unanswered;
         self.throttled += new.throttled;
         self.throttled_under_limit += new.throttled_under_limit;
         self.server_error += new.server_error;

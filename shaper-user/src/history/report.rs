@@ -180,7 +180,7 @@ impl Counts {
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
-    use crate::metrics::{GatewayError, Outcome};
+    use crate::{metrics::Outcome, policy::GatewayError};
 
     /// Two hours of one lane: a quiet one, and one with trouble.
     pub(crate) fn two_hours() -> Report {
@@ -247,8 +247,8 @@ mod tests {
                 "starts": 812, "peak_starts_60s": 13, "completed": 790, "abandoned": 0, "failed": 0, "left_queue": 1,
                 "queue_timeouts": 2, "refusals": 120, "gateway_errors": 8, "gateway_errors_under_limit": 7,
                 "gateway_errors_by_kind": {
-                    "refused": 0, "reset": 0, "connect_timeout": 0, "throttled": 0, "throttled_under_limit": 7,
-                    "server_error": 1
+                    "refused": 0, "unreachable": 0, "connect_timeout": 0, "reset": 0, "unanswered": 0, "throttled": 0,
+                    "throttled_under_limit": 7, "server_error": 1
                 },
                 "wait_avg_s": 38.0, "wait_p90_s": null
             })

@@ -11,8 +11,8 @@ use super::{
     peak::PeakWindow,
 };
 use crate::{
-    metrics::{GatewayError, Outcome},
-    policy::Ns,
+    metrics::Outcome,
+    policy::{GatewayError, Ns},
     snapshot::ByClass,
 };
 

@@ -2,6 +2,8 @@
 
 use shaper_common::{Class, Counter};
 
+use crate::policy::{Diagnosis, GatewayError};
+
 /// A closed set of label values.
 pub(super) trait Label: Copy + 'static {
     /// All values, each at its own index.
@@ -65,24 +67,6 @@ label! {
 }
 
 label! {
-    /// What went wrong at the gateway.
-    GatewayError {
-        /// It refused a connect.
-        Refused = "refused",
-        /// It reset a connection.
-        Reset = "reset",
-        /// It did not answer a SYN that was let through.
-        ConnectTimeout = "connect_timeout",
-        /// It asked for less, with 429, 503 or `Retry-After`, while some configured rate was exceeded or none is configured.
-        Throttled = "throttled",
-        /// It asked for less although every configured rate was kept (C8).
-        ThrottledUnderLimit = "throttled_under_limit",
-        /// Any other response with a status of 500 or more.
-        ServerError = "server_error",
-    }
-}
-
-label! {
     /// Which way payload went.
     Direction {
         /// To the gateway.
@@ -109,6 +93,30 @@ impl Label for Class {
 
     fn index(self) -> usize {
         Class::index(self)
+    }
+
+    fn text(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Label for GatewayError {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn index(self) -> usize {
+        Self::index(self)
+    }
+
+    fn text(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Label for Diagnosis {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn index(self) -> usize {
+        self as usize
     }
 
     fn text(self) -> &'static str {

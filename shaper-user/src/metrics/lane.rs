@@ -9,9 +9,10 @@ use prometheus::{
 use shaper_common::Class;
 
 use super::{
-    labels::{Direction, GatewayError, Label, Outcome, RefusalReason},
+    labels::{Direction, Label, Outcome, RefusalReason},
     register::{counters, histograms},
 };
+use crate::policy::GatewayError;
 
 /// Buckets of the queue wait, in seconds.
 const WAIT_BUCKETS: &[f64] = &[0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0];

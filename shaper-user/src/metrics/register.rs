@@ -1,8 +1,8 @@
 //! Metrics made and registered in one step.
 
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, Result,
-    core::Collector,
+    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    Result, core::Collector,
 };
 
 fn registered<C: Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C> {
@@ -26,6 +26,16 @@ pub(super) fn gauges(
     labels: &[&str],
 ) -> Result<IntGaugeVec> {
     registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
+}
+
+/// Gauges of any number from 0 to 1.
+pub(super) fn shares(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<GaugeVec> {
+    registered(registry, GaugeVec::new(Opts::new(name, help), labels)?)
 }
 
 pub(super) fn histograms(

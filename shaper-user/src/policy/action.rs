@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shaper_common::Class;
 
-use super::{AccountId, ClientId, ConnHandle, LaneId};
+use super::{AccountId, ClientId, ConnHandle, LaneId, Limits};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -27,6 +27,8 @@ pub enum Action {
     Expire(Expiry),
     /// Govern this waiter no longer: its lane is gone.
     LetGo { lane: LaneId, conn: ConnHandle },
+    /// Set what the lane may use, the credits trimmed to it.
+    SetLimits { lane: LaneId, limits: Limits },
     /// Set the unspent credits, and whether the kernel may turn a released slot into a credit by itself.
     ///
     /// Answer with [`Event::Credits`](super::Event::Credits).

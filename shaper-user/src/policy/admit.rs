@@ -12,9 +12,10 @@ impl Lane {
     /// Does everything that is due, tells the kernel what changed, and works out when to look again.
     pub(super) fn settle(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
-        if self.paused_until.is_some_and(|until| until <= now) {
+        if self.pause.is_some_and(|pause| pause.until <= now) {
             self.resume(now);
         }
+        self.settle_health(now);
         self.stalled_until = self.stalled_until.filter(|&until| until > now);
         self.expire(turn);
 
@@ -87,7 +88,7 @@ impl Lane {
             return Some((*waiter, 0));
         }
         let free = self.ledger.free();
-        if free == 0 || self.paused_until.is_some() || self.stalled_until.is_some() {
+        if free == 0 || self.pause.is_some() || self.stalled_until.is_some() {
             return None;
         }
         let (first, effective) = self
@@ -120,9 +121,15 @@ impl Lane {
 
     /// Tells the kernel what it may hand out, where that differs from what it knows. `told`: the credits that it has.
     fn publish(&mut self, told: u32, first_admit: usize, turn: &mut Turn<'_>) {
-        let barrier = self.barrier(turn.now);
-        let ours_to_time =
-            self.rules.observes() || self.paused_until.is_some() || self.pacer.is_pacing(turn.now);
+        let limits = self.limits();
+        let timed = self.pause.is_some() || self.pacer.is_pacing(turn.now);
+        let ours_to_time = self.rules.observes() || timed;
+        let barrier = if timed && !self.rules.observes() {
+            // A connection that keeps its slot between two requests would begin the next one by itself.
+            Some(Class::Interactive)
+        } else {
+            self.barrier(turn.now)
+        };
         // Everybody who may start has been admitted, so what is free now serves newcomers alone. The kernel keeps the
         // reserve and the caps.
         let credits = if ours_to_time {
@@ -134,7 +141,11 @@ impl Lane {
         };
         let refunds = !ours_to_time && self.queue.is_empty();
 
-        let before = self.published.replace(Published { refunds, barrier });
+        let before = self.published.replace(Published {
+            limits,
+            refunds,
+            barrier,
+        });
         if credits != told || before.is_none_or(|before| before.refunds != refunds) {
             let action = Action::SetCredits {
                 lane: turn.lane,
@@ -154,6 +165,14 @@ impl Lane {
                 lane: turn.lane,
                 barrier,
             });
+        }
+        if before.is_none_or(|before| before.limits != limits) {
+            let action = Action::SetLimits {
+                lane: turn.lane,
+                limits,
+            };
+            // All else was decided for these.
+            turn.actions.insert(first_admit, action);
         }
     }
 
@@ -201,7 +220,8 @@ impl Lane {
             .chain([
                 connect,
                 self.tickets.next_lapse(),
-                self.paused_until,
+                self.pause.map(|pause| pause.until),
+                self.health_deadline(),
                 self.stalled_until,
                 self.pacer.ramp_end(now),
                 pace_allows,

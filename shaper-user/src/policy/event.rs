@@ -6,7 +6,7 @@
 
 use shaper_common::Class;
 
-use super::{AccountId, ClientId, ConnHandle, Ns};
+use super::{AccountId, ClientId, ConnHandle, Factor, Ns, Pause, Sign};
 
 /// A connection that has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +56,19 @@ pub struct Picture {
     pub open: Vec<OpenConn>,
     /// Every connection that waits.
     pub held: Vec<HeldConn>,
+    /// Connections whose request is unanswered, and since when.
+    pub unanswered: Vec<(ConnHandle, Ns)>,
     /// Credits that nobody has spent.
     pub credits: u32,
+}
+
+/// What of a lane outlives the controller (C6, C7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lasting {
+    pub factor: Factor,
+    /// When the factor last changed, or the gateway last asked for less. Means nothing while the factor is 1.
+    pub calm_since: Ns,
+    pub pause: Option<Pause>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,12 +91,16 @@ pub enum Event {
     AdmitFailed { conn: ConnHandle, why: AdmitFailure },
     /// Answer to [`Action::SetCredits`](super::Action::SetCredits): the credits that the lane's word had right after it.
     Credits { outstanding: u32 },
-    /// Nobody starts before `until`. A pause never shortens one that is longer.
-    Pause { until: Ns },
+    /// Nobody starts before its end. A pause never shortens one that is longer.
+    Pause(Pause),
     /// The pause is over now.
     Resume,
     /// What the lane may use at a time, if that is less than its limit.
     Budget(u32),
+    /// What the gateway did to a connection of this class.
+    Gateway { class: Class, sign: Sign },
+    /// What an earlier controller left. Before anything else happens in the lane.
+    Restore(Lasting),
     /// The truth, which replaces what was believed. Waiters that are known keep their place.
     Reconcile(Picture),
 }

@@ -8,9 +8,11 @@ use std::{collections::HashSet, time::Duration};
 use shaper_common::Class;
 
 use super::{
-    AccountId, Action, AdmitFailure, ConnHandle, Ended, Event, HeldConn, LaneId, LaneRules, Limits,
-    Ns, OpenConn, Outcome, Refusal,
+    AccountId, Action, AdmitFailure, ConnHandle, Ended, Erred, Event, HeldConn, LaneId, LaneRules,
+    Lasting, Limits, Ns, OpenConn, Outcome, Pause, Refusal,
     account::AccountNames,
+    adapt::Adaptation,
+    health::Health,
     ledger::{Admission, Holder, Ledger},
     pace::Pacer,
     queue::{Queue, Waiter},
@@ -31,6 +33,7 @@ pub(super) struct Turn<'a> {
     pub(super) names: &'a AccountNames,
     pub(super) actions: &'a mut Vec<Action>,
     pub(super) ended: &'a mut Vec<Ended>,
+    pub(super) erred: &'a mut Vec<Erred>,
 }
 
 #[derive(Debug)]
@@ -44,7 +47,9 @@ pub(super) struct Lane {
     pub(super) tickets: Tickets,
     pub(super) pacer: Pacer,
     pub(super) tally: Tally,
-    pub(super) paused_until: Option<Ns>,
+    pub(super) health: Health,
+    pub(super) adaptation: Adaptation,
+    pub(super) pause: Option<Pause>,
     /// Nobody is admitted and no credit minted before this instant: the policy's picture is known to be behind.
     pub(super) stalled_until: Option<Ns>,
     /// Expired waiters whose sockets have not disappeared yet.
@@ -61,6 +66,7 @@ pub(super) struct Lane {
 /// What the kernel was told besides the credits, which the ledger follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Published {
+    pub(super) limits: Limits,
     pub(super) refunds: bool,
     pub(super) barrier: Option<Class>,
 }
@@ -76,7 +82,9 @@ impl Lane {
             tickets: Tickets::default(),
             pacer: Pacer::default(),
             tally: Tally::default(),
-            paused_until: None,
+            health: Health::default(),
+            adaptation: Adaptation::default(),
+            pause: None,
             stalled_until: None,
             leaving: HashSet::new(),
             published: None,
@@ -91,8 +99,17 @@ impl Lane {
     /// Changes the rules. Slots in use stay; everything from now on follows the new rules (A14).
     fn set_rules(&mut self, name: &str, rules: LaneRules) {
         self.name = name.to_owned();
-        self.pacer.set_pace(rules.pace.as_ref());
         self.rules = rules;
+        if self.rules.adaptive.is_none() || self.rules.observes() {
+            self.adaptation = Adaptation::default();
+        }
+        self.adapt();
+    }
+
+    /// Brings limit and rates to what the rules and the factor leave.
+    pub(super) fn adapt(&mut self) {
+        self.pacer
+            .set_pace(self.rules.pace.as_ref(), self.adaptation.factor());
         self.ledger.set_budget(self.limits().effective);
     }
 
@@ -127,7 +144,8 @@ impl Lane {
 
     pub(super) fn limits(&self) -> Limits {
         let limit = self.rules.max_inflight;
-        let effective = self.share.map_or(limit, |share| share.min(limit));
+        let adapted = self.adaptation.factor().of(limit);
+        let effective = self.share.map_or(adapted, |share| share.min(adapted));
         Limits {
             limit,
             effective,
@@ -148,9 +166,11 @@ impl Lane {
             Event::Overrun(open) => self.overrun(open, turn),
             Event::AdmitFailed { conn, why } => self.admit_failed(conn, why, turn),
             Event::Credits { outstanding } => self.credits_left(outstanding, turn.now),
-            Event::Pause { until } => self.pause(until, turn.now),
+            Event::Pause(pause) => self.pause(pause, turn.now),
             Event::Resume => self.resume(turn.now),
             Event::Budget(share) => self.set_share(share),
+            Event::Gateway { class, sign } => self.sign(class, sign, turn),
+            Event::Restore(lasting) => self.restore(lasting, turn.now),
             Event::Reconcile(picture) => self.reconcile(picture, turn),
         }
         self.settle(turn);
@@ -263,6 +283,7 @@ impl Lane {
             return;
         };
         self.stalled_until = None;
+        self.health.first_bytes.ended(conn);
         self.tally.recent.in_flight(turn.now, slots);
         self.sync_cap(holder.account, turn.names);
         if refunded {
@@ -359,16 +380,39 @@ impl Lane {
         self.ledger.set_credits(outstanding);
     }
 
-    fn pause(&mut self, until: Ns, now: Ns) {
-        if until > now {
-            self.paused_until = self.paused_until.max(Some(until));
+    pub(super) fn pause(&mut self, pause: Pause, now: Ns) {
+        let longest = self.pause.map_or(now, |present| present.until);
+        if pause.until > longest {
+            self.pause = Some(pause);
             self.pacer.stop_ramp();
         }
     }
 
     pub(super) fn resume(&mut self, now: Ns) {
-        if self.paused_until.take().is_some() {
+        if self.pause.take().is_some() {
             self.pacer.ramp_up(now, self.ledger.budget());
+        }
+    }
+
+    pub(super) fn lasting(&self) -> Lasting {
+        Lasting {
+            factor: self.adaptation.factor(),
+            calm_since: self.adaptation.calm_since(),
+            pause: self.pause,
+        }
+    }
+
+    /// Goes on where an earlier controller was. What the rules no longer provide for is left out.
+    fn restore(&mut self, lasting: Lasting, now: Ns) {
+        if self.rules.observes() {
+            return;
+        }
+        if let Some(pause) = lasting.pause {
+            self.pause(pause, now);
+        }
+        if self.rules.adaptive.is_some() {
+            self.adaptation.restore(lasting.factor, lasting.calm_since);
+            self.adapt();
         }
     }
 

@@ -4,26 +4,36 @@
 //! - tells the time with every call, never less than before;
 //! - carries out the actions in order and reports what failed as further events;
 //! - calls [`Policy::tick`] when [`Policy::next_deadline`] has come;
-//! - takes what ended from [`Policy::drain_ended`], after having reported what failed.
+//! - takes what ended from [`Policy::drain_ended`], after having reported what failed, and what gateways did wrong from
+//!   [`Policy::drain_erred`].
 //!
 //! The rules are in [`LaneRules`]; `queue` keeps the order, `ledger` the slots, `pace` the spacing, `ticket` the places
-//! that outlive sockets, and `admit` puts them together. `shadow` is what a lane that observes would have done.
+//! that outlive sockets, and `admit` puts them together. `shadow` is what a lane that observes would have done. What the
+//! gateway's behaviour tells comes as [`Sign`]s: `health` draws the conclusions, from `first_byte` (is it slow?),
+//! `outcomes` (does it fail?), `burst` and `adapt` (how much is it offered?); `diagnosis` sums up.
 
 mod account;
 mod action;
+mod adapt;
 mod admit;
+mod burst;
+mod diagnosis;
 mod event;
+mod first_byte;
+mod health;
 mod ids;
 mod lane;
 mod ledger;
 mod observe;
 mod outcome;
+mod outcomes;
 mod pace;
 mod queue;
 mod recent;
 mod reconcile;
 mod rules;
 mod shadow;
+mod signal;
 mod tally;
 mod ticket;
 mod time;
@@ -39,14 +49,20 @@ use std::{
 };
 
 pub use action::{Action, Expiry};
-pub use event::{AdmitFailure, Event, HeldConn, OpenConn, Picture, Stage};
+pub use adapt::Factor;
+pub use diagnosis::{Diagnosis, Trouble};
+pub use event::{AdmitFailure, Event, HeldConn, Lasting, OpenConn, Picture, Stage};
+pub use first_byte::Slowness;
+pub use health::{Pause, PausedBy};
 pub use ids::{AccountId, ClientId, ConnHandle, LaneId};
 pub use observe::StartProfile;
 pub use outcome::{Counters, Ended, Outcome, Refusal};
-pub use rules::{ConnectHold, LaneRules, Pace, PaceMode};
+pub use outcomes::{Failing, Step};
+pub use rules::{Adaptive, ConnectHold, LaneRules, Pace, PaceMode};
 pub use shadow::{Setbacks, WouldHave};
+pub use signal::{AnswerHead, Erred, Fault, GatewayError, Sign};
 pub use time::Ns;
-pub use view::{AccountView, LaneView, Limits, WaiterView};
+pub use view::{AccountView, FirstByteView, LaneView, Limits, WaiterView};
 pub use wait_bins::WaitBins;
 
 use account::AccountNames;
@@ -66,6 +82,9 @@ pub struct Policy {
     /// The deadline of each lane that has one.
     deadlines: BTreeSet<(Ns, LaneId)>,
     ended: Vec<Ended>,
+    erred: Vec<Erred>,
+    /// Whether a [`Lasting`] may have changed since it was last asked.
+    lasting_changed: bool,
 }
 
 impl Policy {
@@ -95,6 +114,7 @@ impl Policy {
         let Some(removed) = self.lanes.remove(&lane) else {
             return;
         };
+        self.lasting_changed = true;
         if let Some(deadline) = removed.deadline {
             self.deadlines.remove(&(deadline, lane));
         }
@@ -104,6 +124,7 @@ impl Policy {
             names: &self.names,
             actions,
             ended: &mut self.ended,
+            erred: &mut self.erred,
         });
     }
 
@@ -151,6 +172,21 @@ impl Policy {
         self.ended.drain(..)
     }
 
+    /// What gateways did wrong since the last call.
+    pub fn drain_erred(&mut self) -> std::vec::Drain<'_, Erred> {
+        self.erred.drain(..)
+    }
+
+    /// What of the lane is to outlive the controller.
+    pub fn lasting(&self, lane: LaneId) -> Option<Lasting> {
+        self.lanes.get(&lane).map(Lane::lasting)
+    }
+
+    /// Whether what is to outlive the controller has changed since the last call.
+    pub fn take_lasting_changed(&mut self) -> bool {
+        std::mem::take(&mut self.lasting_changed)
+    }
+
     /// The lanes that exist.
     pub fn lanes(&self) -> impl Iterator<Item = LaneId> {
         self.lanes.keys().copied()
@@ -191,7 +227,7 @@ impl Policy {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        let before = lane.deadline;
+        let before = (lane.deadline, lane.lasting());
         work(
             lane,
             &mut Turn {
@@ -200,10 +236,12 @@ impl Policy {
                 names: &self.names,
                 actions,
                 ended: &mut self.ended,
+                erred: &mut self.erred,
             },
         );
-        if lane.deadline != before {
-            if let Some(before) = before {
+        self.lasting_changed |= lane.lasting() != before.1;
+        if lane.deadline != before.0 {
+            if let Some(before) = before.0 {
                 self.deadlines.remove(&(before, id));
             }
             if let Some(deadline) = lane.deadline {

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{Ns, Pace, PaceMode};
+use super::{Factor, Ns, Pace, PaceMode};
 
 /// After a pause, the lane fills up to its budget over this time (C10)...
 const RAMP: Duration = Duration::from_secs(5);
@@ -28,6 +28,8 @@ struct Spacing {
     /// The shortest time between two starts.
     gap: Duration,
     windows: Vec<Window>,
+    /// The rates as configured, nothing taken off: what the operator believes the gateway to grant.
+    granted: Vec<Window>,
 }
 
 /// At most `starts` within any time shorter than `length`.
@@ -45,9 +47,9 @@ struct Ramp {
 }
 
 impl Pacer {
-    /// Sets the pace. Starts that were counted go on counting.
-    pub(super) fn set_pace(&mut self, pace: Option<&Pace>) {
-        self.spacing = pace.map(Spacing::new);
+    /// Sets the pace, and what is left of its rates. Starts that were counted go on counting.
+    pub(super) fn set_pace(&mut self, pace: Option<&Pace>, left: Factor) {
+        self.spacing = pace.map(|pace| Spacing::new(pace, left));
         if self.spacing.is_none() {
             self.starts.clear();
         }
@@ -66,6 +68,18 @@ impl Pacer {
     /// Whether every start is the policy's to time: there must be no credits.
     pub(super) fn is_pacing(&self, now: Ns) -> bool {
         self.spacing.is_some() || self.ramp_end(now).is_some()
+    }
+
+    /// Whether there are configured rates, and as far back as they reach all of them were kept.
+    pub(super) fn kept_every_rate(&self) -> bool {
+        let kept = |window: &Window| {
+            let later = self.starts.iter().skip(window.starts);
+            let mut pairs = self.starts.iter().zip(later);
+            pairs.all(|(&first, &beyond)| beyond.since(first) >= window.length)
+        };
+        self.spacing
+            .as_ref()
+            .is_some_and(|spacing| spacing.granted.iter().all(kept))
     }
 
     /// A request starts now.
@@ -127,11 +141,12 @@ struct Rate {
 impl Rate {
     const ONE: u64 = 1_000_000;
 
-    fn new(starts: u32, per: Duration, margin: f64) -> Self {
+    fn new(starts: u32, per: Duration, margin: f64, left: Factor) -> Self {
         let taken_off = (margin * Self::ONE as f64).round() as u64;
-        let left = Self::ONE.saturating_sub(taken_off).max(1);
+        let kept = Self::ONE.saturating_sub(taken_off);
+        let left = kept * u64::from(left.millionths()) / Self::ONE;
         Self {
-            millionths: u64::from(starts.max(1)) * left,
+            millionths: u64::from(starts.max(1)) * left.max(1),
             per,
         }
     }
@@ -158,13 +173,28 @@ impl Rate {
 }
 
 impl Spacing {
-    fn new(pace: &Pace) -> Self {
-        let rates = [
-            (pace.per_second, Duration::from_secs(1)),
-            (pace.per_minute, Duration::from_secs(60)),
-        ]
-        .into_iter()
-        .filter_map(|(starts, per)| Some(Rate::new(starts?, per, pace.safety_margin)));
+    fn new(pace: &Pace, left: Factor) -> Self {
+        let configured = || {
+            [
+                (pace.per_second, Duration::from_secs(1)),
+                (pace.per_minute, Duration::from_secs(60)),
+            ]
+            .into_iter()
+            .filter_map(|(starts, per)| Some((starts?, per)))
+        };
+        let rates =
+            configured().map(|(starts, per)| Rate::new(starts, per, pace.safety_margin, left));
+        let alone = Window {
+            starts: 1,
+            length: pace.min_interval,
+        };
+        let granted = configured()
+            .map(|(starts, length)| Window {
+                starts: starts as usize,
+                length,
+            })
+            .chain([alone])
+            .collect();
         match pace.mode {
             // The slack is for windows. Evenly spaced starts never bunch at the edge of one.
             PaceMode::Even => Self {
@@ -172,10 +202,12 @@ impl Spacing {
                     .map(Rate::interval)
                     .fold(pace.min_interval, Duration::max),
                 windows: Vec::new(),
+                granted,
             },
             PaceMode::Burst => Self {
                 gap: pace.min_interval,
                 windows: rates.map(|rate| rate.window(pace.window_slack)).collect(),
+                granted,
             },
         }
     }
@@ -193,6 +225,7 @@ impl Spacing {
     fn memory(&self) -> Duration {
         self.windows
             .iter()
+            .chain(&self.granted)
             .map(|window| window.length)
             .fold(self.gap, Duration::max)
     }
@@ -230,7 +263,7 @@ mod tests {
 
     fn paced(pace: Pace) -> Pacer {
         let mut pacer = Pacer::default();
-        pacer.set_pace(Some(&pace));
+        pacer.set_pace(Some(&pace), Factor::ONE);
         pacer
     }
 
@@ -349,6 +382,42 @@ mod tests {
         greedy(&mut pacer, ms(5), 1);
         pacer.take_back(ms(5));
         assert_eq!(pacer.earliest(ms(6)), ms(6));
+    }
+
+    /// C7: adaptation leaves a share of every rate, also of one start per interval.
+    #[test]
+    fn a_factor_leaves_a_share_of_every_rate() {
+        let pace = Pace {
+            per_second: Some(10),
+            ..PACE
+        };
+        let mut burst = Pacer::default();
+        burst.set_pace(Some(&pace), Factor::new(0.7));
+        let starts = greedy(&mut burst, ms(0), 8);
+        assert_eq!((starts[6], starts[7]), (ms(0), ms(1000)));
+
+        let mode = PaceMode::Even;
+        let mut even = Pacer::default();
+        even.set_pace(Some(&Pace { mode, ..pace }), Factor::new(0.5));
+        assert_eq!(greedy(&mut even, ms(0), 2)[1], ms(200));
+    }
+
+    /// C8: starts within every configured rate are told from those beyond one, however they came about.
+    #[test]
+    fn it_is_known_whether_every_rate_was_kept() {
+        let mut pacer = paced(Pace {
+            mode: PaceMode::Even,
+            per_minute: Some(3),
+            ..PACE
+        });
+        greedy(&mut pacer, ms(0), 3);
+        assert!(pacer.kept_every_rate());
+        // Not the pacer's decision: a lane that observes.
+        pacer.record(ms(41_000));
+        assert!(!pacer.kept_every_rate());
+        pacer.record(ms(120_000));
+        assert!(pacer.kept_every_rate(), "what is past is past");
+        assert!(!Pacer::default().kept_every_rate(), "there are no rates");
     }
 
     /// C10: after a pause a lane without a pace spaces its starts, and only until it is full.

@@ -1,10 +1,10 @@
-//! The last five minutes: waits, queue timeouts, refusals and the peak, in memory that does not grow with the load.
+//! The last five minutes: waits, first bytes, what went wrong and the peak, in memory that does not grow with the load.
 //!
 //! Time is cut into slices of ten seconds, so that "five minutes" means 290 to 300 seconds.
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{Ns, WaitBins};
+use super::{GatewayError, Ns, WaitBins};
 
 const SLICE: Duration = Duration::from_secs(10);
 const SLICES: u64 = 30;
@@ -18,6 +18,9 @@ pub(super) struct Recent {
 struct Slice {
     index: u64,
     waits: WaitBins,
+    first_bytes: WaitBins,
+    errors: [u32; GatewayError::COUNT],
+    gave_up: u32,
     held: u32,
     timeouts: u32,
     refusals: u32,
@@ -32,6 +35,20 @@ impl Recent {
     /// Takes back a wait that was recorded a moment ago.
     pub(super) fn take_back(&mut self, now: Ns, wait: Duration) {
         self.slice(now).waits.take_back(wait);
+    }
+
+    /// The first byte of an answer came.
+    pub(super) fn answered(&mut self, now: Ns, after: Duration) {
+        self.slice(now).first_bytes.add(after);
+    }
+
+    /// A client went away before.
+    pub(super) fn gave_up(&mut self, now: Ns) {
+        self.slice(now).gave_up += 1;
+    }
+
+    pub(super) fn erred(&mut self, now: Ns, error: GatewayError) {
+        self.slice(now).errors[error.index()] += 1;
     }
 
     /// Somebody did not find a slot at once.
@@ -68,17 +85,46 @@ impl Recent {
         self.current(now).map(|slice| slice.peak).max().unwrap_or(0)
     }
 
+    pub(super) fn give_ups(&self, now: Ns) -> u32 {
+        self.current(now).map(|slice| slice.gave_up).sum()
+    }
+
+    /// In the order of [`GatewayError::ALL`].
+    pub(super) fn errors(&self, now: Ns) -> [u32; GatewayError::COUNT] {
+        let mut errors = [0; GatewayError::COUNT];
+        for slice in self.current(now) {
+            for (sum, count) in errors.iter_mut().zip(slice.errors) {
+                *sum += count;
+            }
+        }
+        errors
+    }
+
     /// For each of `shares` (0 < share ≤ 1) the wait that this share of the starts did not exceed.
-    pub(super) fn quantiles<const N: usize>(
+    pub(super) fn waits<const N: usize>(&self, now: Ns, shares: [f64; N]) -> [Option<Duration>; N] {
+        self.quantiles(now, shares, |slice| &slice.waits)
+    }
+
+    /// For each of `shares` the time within which this share of the answers began.
+    pub(super) fn first_bytes<const N: usize>(
         &self,
         now: Ns,
         shares: [f64; N],
     ) -> [Option<Duration>; N] {
-        let mut waits = WaitBins::default();
+        self.quantiles(now, shares, |slice| &slice.first_bytes)
+    }
+
+    fn quantiles<const N: usize>(
+        &self,
+        now: Ns,
+        shares: [f64; N],
+        of: impl Fn(&Slice) -> &WaitBins,
+    ) -> [Option<Duration>; N] {
+        let mut bins = WaitBins::default();
         for slice in self.current(now) {
-            waits.merge(&slice.waits);
+            bins.merge(of(slice));
         }
-        waits.quantiles(shares)
+        bins.quantiles(shares)
     }
 
     fn current(&self, now: Ns) -> impl Iterator<Item = &Slice> {
@@ -129,7 +175,7 @@ mod tests {
         for secs in 1..=100 {
             recent.waited(at(300 + secs), Duration::from_secs(secs));
         }
-        let [p50, p90] = recent.quantiles(at(401), [0.5, 0.9]);
+        let [p50, p90] = recent.waits(at(401), [0.5, 0.9]);
         for (quantile, exact) in [(p50, 50.0), (p90, 90.0)] {
             let secs = quantile.unwrap().as_secs_f64();
             assert!(
@@ -137,7 +183,7 @@ mod tests {
                 "{secs} s, not {exact} s"
             );
         }
-        assert_eq!(recent.quantiles(at(800), [0.5]), [None]);
+        assert_eq!(recent.waits(at(800), [0.5]), [None]);
     }
 
     #[test]

@@ -51,6 +51,7 @@ impl Lane {
         for held in picture.held {
             self.enqueue(held, turn);
         }
+        self.health.first_bytes.set_unanswered(picture.unanswered);
         self.ledger.set_credits(picture.credits);
     }
 }

@@ -43,6 +43,22 @@ pub struct LaneRules {
     pub account_cap: Option<u32>,
     pub account_overrides: BTreeMap<String, u32>,
     pub pace: Option<Pace>,
+    /// `None`: the limit and the rates stay as configured.
+    pub adaptive: Option<Adaptive>,
+    /// The longest pause that a gateway's `Retry-After` can cause; zero: none.
+    pub retry_after_max: Duration,
+}
+
+/// How limit and rates follow what the gateway bears (C7). Shares are above 0 and at most 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adaptive {
+    /// What is left of limit and rates when the gateway asks for less.
+    pub decrease: f64,
+    /// What is added for every `cooldown` in which it does not.
+    pub increase: f64,
+    /// The least that is left.
+    pub min: f64,
+    pub cooldown: Duration,
 }
 
 /// How starts are spaced.

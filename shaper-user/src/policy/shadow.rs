@@ -11,7 +11,7 @@ use std::{collections::HashSet, time::Duration};
 use shaper_common::Class;
 
 use super::{
-    AccountId, Action, ConnHandle, Ended, Event, HeldConn, LaneRules, Ns, OpenConn, Outcome,
+    AccountId, Action, ConnHandle, Ended, Erred, Event, HeldConn, LaneRules, Ns, OpenConn, Outcome,
     Picture, Stage,
     account::AccountNames,
     lane::{Lane, Turn},
@@ -57,6 +57,7 @@ pub(super) struct Shadow {
     /// What the shadow wants done, which nobody does.
     actions: Vec<Action>,
     ended: Vec<Ended>,
+    erred: Vec<Erred>,
 }
 
 impl Shadow {
@@ -69,9 +70,10 @@ impl Shadow {
             waited: 0,
             actions: Vec::new(),
             ended: Vec::new(),
+            erred: Vec::new(),
         };
         shadow.lane.share = lane.share;
-        shadow.lane.paused_until = lane.paused_until;
+        shadow.lane.pause = lane.pause;
         shadow.lane.pacer = lane.pacer.clone();
         for (conn, holder) in lane.ledger.holders() {
             let holder = Holder {
@@ -129,11 +131,13 @@ impl Shadow {
             Event::Released { conn, .. }
             | Event::Gone { conn }
             | Event::AdmitFailed { conn, .. } => self.leave(conn, turn),
-            Event::Pause { .. } | Event::Resume | Event::Budget(_) => {
+            Event::Pause(_) | Event::Resume | Event::Budget(_) => {
                 self.tell(event.clone(), turn);
             }
             Event::Reconcile(ref picture) => self.reconcile(picture, turn),
             Event::Refused { .. } | Event::Credits { .. } => {}
+            // Under the limit less would have been sent, and other answers would have come.
+            Event::Gateway { .. } | Event::Restore(_) => {}
         }
     }
 
@@ -223,6 +227,7 @@ impl Shadow {
             open,
             held: waiting.filter(|w| present.contains(&w.conn)).collect(),
             credits: self.lane.ledger.credits(),
+            unanswered: Vec::new(),
         };
         self.tell(Event::Reconcile(own), turn);
         // The lane lets them start at once.
@@ -250,6 +255,7 @@ impl Shadow {
             names: turn.names,
             actions: &mut self.actions,
             ended: &mut self.ended,
+            erred: &mut self.erred,
         };
         work(&mut self.lane, &mut own);
         self.actions.clear();
@@ -270,7 +276,7 @@ impl Shadow {
 
     pub(super) fn view(&self, now: Ns) -> WouldHave {
         let tally = &self.lane.tally;
-        let [wait_p50, wait_p90] = tally.recent.quantiles(now, [0.5, 0.9]);
+        let [wait_p50, wait_p90] = tally.recent.waits(now, [0.5, 0.9]);
         let refusals = Outcome::ALL
             .into_iter()
             .filter(|outcome| matches!(outcome, Outcome::Refused(_)));

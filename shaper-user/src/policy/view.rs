@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use shaper_common::{CLASS_COUNT, Class};
 
 use super::{
-    AccountId, ClientId, ConnHandle, Counters, Ns, SATURATED_AFTER, StartProfile, WouldHave,
-    lane::Lane,
+    AccountId, ClientId, ConnHandle, Counters, Diagnosis, Factor, GatewayError, Ns, Pause,
+    SATURATED_AFTER, StartProfile, Trouble, WouldHave, lane::Lane,
 };
 
 /// One lane at one instant.
@@ -36,7 +36,17 @@ pub struct LaneView {
     pub refusals: u32,
     /// Somebody has been waiting without a break for [`SATURATED_AFTER`] or longer.
     pub saturated: bool,
-    pub paused_until: Option<Ns>,
+    pub pause: Option<Pause>,
+    /// What adaptation leaves of limit and rates.
+    pub factor: Factor,
+    pub diagnosis: Diagnosis,
+    /// What is wrong with the gateway, whatever the diagnosis.
+    pub trouble: Option<Trouble>,
+    pub first_byte: FirstByteView,
+    /// Within the last five minutes, in the order of [`GatewayError::ALL`].
+    pub gateway_errors: [u32; GatewayError::COUNT],
+    /// Clients that went away before the first byte of their answer, within the last five minutes.
+    pub gave_up: u32,
     /// In order of class and account.
     pub accounts: Vec<AccountView>,
     /// Since the lane was made.
@@ -45,6 +55,17 @@ pub struct LaneView {
     pub starts: StartProfile,
     /// In a lane that observes and has a limit: what the limit would have done.
     pub would_have: Option<WouldHave>,
+}
+
+/// How long first bytes take, from the moment a request began to leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FirstByteView {
+    /// Half of the answers of the last five minutes began within this; `None`: there was none.
+    pub p50: Option<Duration>,
+    /// Nine in ten did.
+    pub p90: Option<Duration>,
+    /// The median of the lane's history; `None`: too short yet.
+    pub usual: Option<Duration>,
 }
 
 /// What a lane may use, after everything that bounds it.
@@ -85,7 +106,10 @@ impl Lane {
     pub(super) fn view(&self, now: Ns) -> LaneView {
         let slots = self.ledger.slots();
         let recent = &self.tally.recent;
-        let [wait_p50, wait_p90] = recent.quantiles(now, [0.5, 0.9]);
+        let [wait_p50, wait_p90] = recent.waits(now, [0.5, 0.9]);
+        let [p50, p90] = recent.first_bytes(now, [0.5, 0.9]);
+        let usual = self.health.first_bytes.usual();
+        let trouble = self.health.trouble(now);
         let oldest = Class::ALL
             .into_iter()
             .filter_map(|class| self.queue.oldest_of(class))
@@ -108,7 +132,13 @@ impl Lane {
                 .queue
                 .occupied_since()
                 .is_some_and(|since| now.since(since) >= SATURATED_AFTER),
-            paused_until: self.paused_until,
+            pause: self.pause,
+            factor: self.adaptation.factor(),
+            diagnosis: self.diagnosis(trouble),
+            trouble,
+            first_byte: FirstByteView { p50, p90, usual },
+            gateway_errors: recent.errors(now),
+            gave_up: recent.give_ups(now),
             accounts: self.account_views(),
             counters: self.tally.counters,
             starts: self.tally.starts.clone(),

@@ -227,6 +227,7 @@ impl<'a> Engine<'a> {
             }
             // Only a lane that observes does so, and it has no waiters here.
             Action::LetGo { lane, conn } => drop(self.leave(lane, index(conn))),
+            Action::SetLimits { lane, limits } => self.kernel_lane(lane).set_limits(limits),
             Action::SetCredits {
                 lane,
                 credits,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use shaper_common::{CLASS_COUNT, Class, SlotWord};
 
-use crate::policy::{AccountId, LaneRules};
+use crate::policy::{AccountId, LaneRules, Limits};
 
 /// What becomes of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +42,9 @@ pub(super) struct KernelLane {
 impl KernelLane {
     pub(super) fn new(rules: &LaneRules) -> Self {
         Self {
-            word: SlotWord::idle(rules.max_inflight),
+            word: SlotWord::idle(0),
             observes: rules.observes(),
-            reserve: rules.interactive_reserve,
+            reserve: 0,
             max_queue: rules.max_queue,
             class_cap: rules.class_cap,
             class_slots: [0; CLASS_COUNT],
@@ -143,6 +143,11 @@ impl KernelLane {
     /// A waiter goes without a slot.
     pub(super) fn leave_queue(&mut self, class: Class) {
         self.waiting[class.index()] -= 1;
+    }
+
+    pub(super) fn set_limits(&mut self, limits: Limits) {
+        self.word = self.word.with_budget(limits.effective);
+        self.reserve = limits.reserve;
     }
 
     /// Returns the credits that there are then.

@@ -72,7 +72,7 @@ fn a_mistake_names_the_key_and_what_would_be_right() {
         ("class.urgent.max_inflight", "2", &["urgent", "bulk"]),
         ("max_inflight.now", "2", &["max_inflight", "table"]),
         ("pace.mode", "even", &["pace", "per_second"]),
-        ("adaptive.min", "0.5", &["adaptive"]),
+        ("adaptive.min", "0", &["adaptive.min", "above 0"]),
         ("endpoints", "[\"a:1\"]", &["endpoints", "SIGHUP"]),
         ("two words", "2", &["two words", "max_inflight"]),
     ] {

@@ -51,6 +51,7 @@ per_minute = 15
 min_interval = "250ms"
 safety_margin = 0.1
 window_slack = "1500ms"
+[adaptive]
 "#,
     );
     write(
@@ -101,6 +102,8 @@ lane reasoning: 6 in flight, 1 of them for interactive only
   order       by class, then arrival; one class up per 1m waited; place kept 10s for a reconnect
   caps        bulk 4, each account 3, account acme 20
   pace        evenly spread, 15 per minute, at least 250ms apart, 0.100 of each rate kept free, windows 1s 500ms longer
+  adapts      limit and rates times 0.7 when the gateway asks for less, down to 0.2; plus 0.1 per 5m of calm
+  pauses      for the gateway's Retry-After, at most 1h
 
 lane trial: observes only, holds nothing; shows what would wait with 2 in flight, 1 of them for interactive only
   endpoints   127.0.0.1:4001
@@ -110,6 +113,7 @@ lane trial: observes only, holds nothing; shows what would wait with 2 in flight
   wait        at most 1m
   holds       connects for 4s, then their requests
   order       by class, then arrival; one class up per 1m waited; place kept 10s for a reconnect
+  pauses      for the gateway's Retry-After, at most 1h
 "
     );
 }

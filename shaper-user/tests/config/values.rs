@@ -5,7 +5,7 @@ use std::time::Duration;
 use shaper_common::{Class, OnLoss};
 use shaper_user::{
     config::{OnFull, Scope, Settings, Udp},
-    policy::{ConnectHold, LaneRules, Pace, PaceMode},
+    policy::{Adaptive, ConnectHold, LaneRules, Pace, PaceMode},
 };
 
 use crate::{enforcing, lane, parse, said_of};
@@ -37,6 +37,8 @@ fn a_lane_with_only_what_it_needs_has_the_documented_defaults() {
             account_cap: None,
             account_overrides: Default::default(),
             pace: None,
+            adaptive: None,
+            retry_after_max: secs(3600),
         }
     );
 }
@@ -58,6 +60,7 @@ aging         = "1m 30s"
 ticket_grace  = "1s"
 on_full       = "unreachable"
 udp           = "allow"
+retry_after_max = "90s"
 [class.bulk]
 max_inflight  = 4
 queue_timeout = "600s"
@@ -71,6 +74,11 @@ per_minute = 15
 min_interval = "250ms"
 safety_margin = 0.1
 window_slack = "1500ms"
+[adaptive]
+decrease = 0.5
+increase = 0.05
+min = 1
+cooldown = "1m"
 "#;
     let config = parse(&[("lanes.d/reasoning.toml", text)]).unwrap();
     assert_eq!(config.warnings, []);
@@ -112,6 +120,13 @@ window_slack = "1500ms"
                 safety_margin: 0.1,
                 window_slack: Duration::from_millis(1500),
             }),
+            adaptive: Some(Adaptive {
+                decrease: 0.5,
+                increase: 0.05,
+                min: 1.0,
+                cooldown: secs(60),
+            }),
+            retry_after_max: secs(90),
         }
     );
 }

@@ -211,6 +211,10 @@ impl Kernel {
                 self.conns.remove(&conn);
                 None
             }
+            Action::SetLimits { limits, .. } => {
+                self.set_budget(limits);
+                None
+            }
             Action::SetCredits {
                 credits, refunds, ..
             } => {
@@ -254,7 +258,7 @@ impl Kernel {
     }
 
     /// The controller wrote new limits.
-    pub(super) fn set_budget(&mut self, limits: Limits) {
+    fn set_budget(&mut self, limits: Limits) {
         self.word = self.word.with_budget(limits.effective);
         self.check();
     }

@@ -9,6 +9,7 @@ mod pauses;
 mod properties;
 mod reload;
 mod shadow;
+mod signals;
 mod starvation;
 mod tickets;
 mod truth;
@@ -39,7 +40,15 @@ fn rules(max_inflight: u32) -> LaneRules {
         account_cap: None,
         account_overrides: BTreeMap::new(),
         pace: None,
+        adaptive: None,
+        retry_after_max: SECOND * 3600,
     }
+}
+
+/// An operator's pause.
+fn pause_until(until: Ns) -> Event {
+    let by = PausedBy::Operator;
+    Event::Pause(Pause { until, by })
 }
 
 /// A pace that bounds nothing, to be filled in.

@@ -233,6 +233,14 @@ fn lanes_do_not_block_each_other() {
     assert_eq!(
         actions,
         [
+            Action::SetLimits {
+                lane: other,
+                limits: Limits {
+                    limit: 1,
+                    effective: 1,
+                    reserve: 0
+                }
+            },
             Action::SetCredits {
                 lane: other,
                 credits: 1,

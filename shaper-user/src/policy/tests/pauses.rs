@@ -11,16 +11,14 @@ fn nothing_starts_during_a_pause() {
         interactive_reserve: 1,
         ..rules(3)
     });
-    world.tell(Event::Pause {
-        until: world.now + SECOND * 30,
-    });
+    world.tell(pause_until(world.now + SECOND * 30));
     let waiter = world.arrive(Interactive);
     world.pass(SECOND * 29);
     assert!(world.waits(waiter));
-    assert!(world.view().paused_until.is_some());
+    assert!(world.view().pause.is_some());
     world.pass(SECOND);
     assert!(world.is_open(waiter));
-    assert_eq!(world.view().paused_until, None);
+    assert_eq!(world.view().pause, None);
 }
 
 /// C6: a pause is honoured in full: a shorter one does not cut it, and `resume` does.
@@ -29,11 +27,9 @@ fn a_pause_lasts_its_full_length() {
     let mut world = World::new(rules(1));
     let start = world.now;
     for seconds in [60, 5] {
-        world.tell(Event::Pause {
-            until: start + SECOND * seconds,
-        });
+        world.tell(pause_until(start + SECOND * seconds));
     }
-    assert_eq!(world.view().paused_until, Some(start + SECOND * 60));
+    assert_eq!(world.view().pause.unwrap().until, start + SECOND * 60);
     world.tell(Event::Resume);
     let conn = world.arrive(Normal);
     assert!(world.is_open(conn));
@@ -43,9 +39,7 @@ fn a_pause_lasts_its_full_length() {
 #[test]
 fn no_herd_starts_when_a_pause_ends() {
     let mut world = World::new(rules(20));
-    world.tell(Event::Pause {
-        until: world.now + SECOND * 30,
-    });
+    world.tell(pause_until(world.now + SECOND * 30));
     let end = world.now + SECOND * 30;
     for _ in 0..10 {
         world.arrive(Normal);

@@ -174,9 +174,9 @@ impl Run {
             }
             Op::Deliver(count) => self.world.deliver(count),
             Op::Pass(ms) => self.world.pass_without_news(Duration::from_millis(ms)),
-            Op::Pause(ms) => self.world.tell(Event::Pause {
-                until: self.world.now + Duration::from_millis(ms),
-            }),
+            Op::Pause(ms) => self
+                .world
+                .tell(pause_until(self.world.now + Duration::from_millis(ms))),
             Op::Resume => self.world.tell(Event::Resume),
             Op::Budget(budget) => self.world.tell(Event::Budget(budget)),
             Op::Reload(ref rules) => self.world.reload(LaneRules::clone(rules)),
@@ -266,7 +266,7 @@ impl Run {
     /// A slot that somebody may have does not stay idle, unless it is kept for somebody who has aged.
     fn check_idle_slots(&self) {
         let lane = &self.world.policy.lanes[&world::LANE];
-        let held_back = lane.paused_until.is_some()
+        let held_back = lane.pause.is_some()
             || lane.pacer.is_pacing(self.world.now)
             || self.world.kernel.barrier.is_some();
         if self.is_up_to_date() && !held_back {

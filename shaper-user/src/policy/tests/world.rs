@@ -53,8 +53,6 @@ impl World {
 
     /// Carries out actions and answers, until there is nothing more to say.
     fn apply(&mut self, actions: Vec<Action>) {
-        let limits = self.policy.limits(LANE).expect("exists");
-        self.kernel.set_budget(limits);
         let mut turns = 0;
         let mut todo = actions;
         while !todo.is_empty() {

@@ -76,10 +76,10 @@ fn a_bad_line_in_a_lane_is_named_with_its_place_and_remedy() {
             &[":6:1: `pace.per_hour`: is not a known key"],
         ),
         (
-            "[adaptive]\ndecrease = 0.7",
+            "[adaptive]\ndecreasing = 0.7",
             &[
-                ":5:2: `adaptive`: is not supported by this version",
-                "remove the table",
+                ":6:1: `adaptive.decreasing`: is not a known key",
+                "did you mean `decrease`?",
             ],
         ),
         // Wrong types.
