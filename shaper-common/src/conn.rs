@@ -94,6 +94,8 @@ pub struct Conn {
     pub since_ns: u64,
     /// When the last slot was taken.
     pub admitted_ns: SharedU64,
+    /// When the SYN was let go, with the connect or later; 0: not yet.
+    pub released_ns: SharedU64,
     pub established_ns: u64,
     /// When the present or last request began to leave.
     pub request_ns: u64,
@@ -151,9 +153,13 @@ pub struct Conn {
     pub rx_seq: u32,
     /// What had come from the gateway when the present request began: what ends there or before is no part of its answer.
     pub answer_from: u32,
+    /// Nonzero: a reset has come from the gateway.
+    pub reset: u32,
+    /// The [`Fate`](crate::Fate) that has been told already, by number plus 1; 0: none.
+    pub told: u32,
     pub reserved: u32,
     pub held: HeldHeader,
 }
 
-const _: () = assert!(size_of::<Conn>() == 328);
+const _: () = assert!(size_of::<Conn>() == 344);
 const _: () = assert!(core::mem::offset_of!(Conn, held) % 8 == 0);

@@ -28,7 +28,7 @@ pub use class::{CLASS_COUNT, CgroupClass, Class};
 pub use conn::{Conn, ConnId, END_KNOWN, HEADER_CAPACITY, HeldHeader, Protocol, Tuple};
 pub use counter::{COUNTER_COUNT, Counter};
 pub use endpoint::{Endpoint, EndpointKey, PORT_BITS};
-pub use event::{Event, EventKind, GLIMPSE_CAPACITY, Glimpse};
+pub use event::{CONNECT_PATIENCE_NS, Event, EventKind, Failure, Fate, GLIMPSE_CAPACITY, Glimpse};
 pub use gate::{Gate, GateWord};
 pub use globals::{Globals, OnLoss};
 pub use lane::{ANY_ERRNO_MAX, Lane, LaneMode};
@@ -61,7 +61,7 @@ pub const CAS_TRIES: u32 = 8;
 
 /// The version of everything in this crate that both sides must agree on. A controller adopts a running instance's
 /// maps only when this matches; raise it with every change to a map, a layout or the meaning of a field.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 #[cfg(feature = "user")]
 mod pod {

@@ -111,6 +111,12 @@ impl Segment {
     pub const fn is_syn(&self) -> bool {
         self.flags & (SYN | ACK | RST) == SYN
     }
+
+    /// The end of a connection, by force.
+    #[inline(always)]
+    pub const fn is_reset(&self) -> bool {
+        self.flags & RST != 0
+    }
 }
 
 #[cfg(test)]

@@ -128,6 +128,7 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     conn.account_cgroup = standing.account_cgroup;
     conn.since_ns = now;
     conn.admitted_ns.store(0);
+    conn.released_ns.store(0);
     conn.established_ns = 0;
     conn.tx_ns = 0;
     conn.rx_ns = 0;
@@ -161,12 +162,15 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     conn.unsure_ns = 0;
     conn.rx_seq = 0;
     conn.answer_from = 0;
+    conn.reset = 0;
+    conn.told = 0;
     conn.held.len = 0;
 
     lane.connects[standing.class.index()].add(1);
     let (gate, kind) = match slot::decide(lane, standing.class, &purse, Bound::Queue) {
         Decision::Open => {
             conn.admitted_ns.store(now);
+            conn.released_ns.store(now);
             (Gate::Open, EventKind::Opened)
         }
         Decision::Hold => (Gate::HeldSyn, EventKind::Held),

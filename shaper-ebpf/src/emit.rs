@@ -63,6 +63,17 @@ pub fn send(event: &Event, urgency: Urgency) {
     }
 }
 
+/// Between two instants, for an event's `arg`.
+#[inline(always)]
+pub fn micros_between(earlier_ns: u64, later_ns: u64) -> u32 {
+    let micros = later_ns.saturating_sub(earlier_ns) / 1_000;
+    if micros > u64::from(u32::MAX) {
+        u32::MAX
+    } else {
+        micros as u32
+    }
+}
+
 /// `CLOCK_MONOTONIC` in nanoseconds.
 #[inline(always)]
 pub fn now_ns() -> u64 {

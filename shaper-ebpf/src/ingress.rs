@@ -7,7 +7,7 @@ use shaper_common::{
 };
 
 use crate::{
-    emit::{Urgency, emit, now_ns},
+    emit::{Urgency, emit, micros_between, now_ns},
     glimpse, packet, record,
     slot::{self, Purse},
     socket::Governed,
@@ -22,8 +22,11 @@ const FARTHEST_AHEAD: u32 = 1 << 26;
 pub fn packet(ctx: &SkBuffContext) -> i32 {
     if let Some(governed) = packet::governed(ctx)
         && let Ok(segment) = packet::segment(ctx)
-        && segment.payload_len > 0
     {
+        if segment.payload_len == 0 {
+            note_reset(&governed, &segment);
+            return PASS;
+        }
         let start = segment.sequence;
         // SAFETY: points into the array map. Two CPUs can receive for one socket only while its route changes; the
         // worst that could come of it is a wrong guess about the end of a response, which an overrun mends.
@@ -52,6 +55,15 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
     PASS
 }
 
+/// A reset is noted, not believed: if TCP believes it too, the socket's end follows (`tcp_reset`).
+#[inline(always)]
+fn note_reset(governed: &Governed, segment: &Segment) {
+    if segment.is_reset() {
+        // SAFETY: points into the array map; only this program writes the field, and only this value.
+        unsafe { (*governed.conn).reset = 1 };
+    }
+}
+
 /// Response bytes on a connection that has a slot.
 #[inline(always)]
 fn response(
@@ -75,12 +87,12 @@ fn response(
             return;
         }
         word = answered;
-        let micros = now.saturating_sub(conn.request_ns) / 1_000;
+        let after = micros_between(conn.request_ns, now);
         emit(
             EventKind::Answered,
             conn,
             governed.id,
-            micros as u32,
+            after,
             Urgency::Leisure,
         );
         glimpse::received(ctx, conn, governed.id, segment, start);

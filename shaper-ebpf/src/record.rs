@@ -1,6 +1,6 @@
 //! Connection records: from a free one to a used one and back, and every change of a gate in the kernel.
 
-use shaper_common::{Class, Conn, ConnId, Counter, EventKind, Gate, GateWord};
+use shaper_common::{Class, Conn, ConnId, Counter, EventKind, Failure, Fate, Gate, GateWord};
 
 use crate::{
     count::count,
@@ -115,10 +115,38 @@ pub fn close(conn: &Conn, id: ConnId) {
         lane.tx_bytes.add(conn.tx_bytes);
         lane.rx_bytes.add(conn.rx_bytes);
     }
-    let fate = match before.gate() {
-        Gate::HeldSyn | Gate::HeldRequest | Gate::Doomed => 2,
-        _ => u32::from(conn.established_ns != 0),
-    };
+    let fate = fate(conn, before.gate()) as u32;
     emit(EventKind::Closed, conn, id, fate, Urgency::Leisure);
     let _ = FREE_CONNS.push(id.index, 0);
+}
+
+#[inline(always)]
+fn fate(conn: &Conn, last: Gate) -> Fate {
+    match last {
+        Gate::HeldSyn | Gate::HeldRequest | Gate::Doomed => Fate::NeverServed,
+        _ if conn.told == Fate::Abandoned as u32 + 1 => Fate::Abandoned,
+        _ if conn.told != 0 || conn.established_ns == 0 => Fate::Failed,
+        _ => Fate::Completed,
+    }
+}
+
+/// Whether a request is unanswered. What may have been the whole answer is taken for it when the connection ends.
+#[inline(always)]
+pub fn owes_answer(conn: &Conn, word: GateWord) -> bool {
+    word.is_busy() && conn.unsure_ns <= conn.request_ns
+}
+
+/// Tells that the gateway has failed the connection.
+#[inline(always)]
+pub fn fail(conn: *mut Conn, id: ConnId, failure: Failure) {
+    // SAFETY: points into the array map; the socket is locked.
+    let conn = unsafe { &mut *conn };
+    conn.told = Fate::Failed as u32 + 1;
+    emit(
+        EventKind::Failed,
+        conn,
+        id,
+        failure as u32,
+        Urgency::Leisure,
+    );
 }

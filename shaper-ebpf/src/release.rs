@@ -1,10 +1,10 @@
 //! A process lets go of a socket.
 
 use aya_ebpf::{EbpfContext, programs::SockContext};
-use shaper_common::{Conn, ConnId, EventKind, Gate, GateWord};
+use shaper_common::{Conn, ConnId, EventKind, Fate, Gate, GateWord};
 
 use crate::{
-    emit::{Urgency, emit, now_ns},
+    emit::{Urgency, emit, micros_between, now_ns},
     record, slot, socket,
 };
 
@@ -37,18 +37,19 @@ fn let_go(conn: *mut Conn, id: ConnId) {
     let conn = unsafe { &mut *conn };
     conn.left_ns = now_ns();
     let holds = slot::lane(conn.lane).is_some_and(|lane| lane.abort_holds.load() != 0);
-    // What may have been the whole answer is taken for it when the client leaves.
-    let lingers = holds && conn.unsure_ns <= conn.request_ns;
     let Some(before) = record::force(conn, id, |word| {
+        let lingers = holds && record::owes_answer(conn, word);
         Some(word.with_gate(after_release(word, lingers)))
     }) else {
         return;
     };
-    match after_release(before, lingers) {
-        Gate::Lingering => emit(EventKind::Abandoned, conn, id, 0, Urgency::Leisure),
-        Gate::Doomed if before.gate() != Gate::HeldSyn => {
-            emit(EventKind::Stuck, conn, id, 0, Urgency::Now)
+    match before.gate() {
+        Gate::Open if record::owes_answer(conn, before) => {
+            conn.told = Fate::Abandoned as u32 + 1;
+            let waited = micros_between(conn.request_ns, conn.left_ns);
+            emit(EventKind::Abandoned, conn, id, waited, Urgency::Leisure);
         }
+        Gate::HeldRequest | Gate::Doomed => emit(EventKind::Stuck, conn, id, 0, Urgency::Now),
         _ => {}
     }
 }
@@ -58,7 +59,7 @@ fn let_go(conn: *mut Conn, id: ConnId) {
 fn after_release(word: GateWord, lingers: bool) -> Gate {
     match word.gate() {
         // The gateway may still work on the request.
-        Gate::Open if word.is_busy() && lingers => Gate::Lingering,
+        Gate::Open if lingers => Gate::Lingering,
         Gate::HeldSyn | Gate::HeldRequest | Gate::Doomed => Gate::Doomed,
         _ => Gate::Closing,
     }

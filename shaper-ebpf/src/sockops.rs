@@ -11,13 +11,13 @@ use aya_ebpf::{
     helpers::generated::{bpf_setsockopt, bpf_sock_ops_cb_flags_set},
     programs::SockOpsContext,
 };
-use shaper_common::{Counter, EndpointKey, EventKind, Gate, Tuple};
+use shaper_common::{Conn, Counter, EndpointKey, EventKind, Failure, Gate, Tuple};
 
 use crate::{
     access::{load_word, load_word_of},
     connect::{address_bytes, lane_of},
     count::count,
-    emit::{Urgency, emit, now_ns},
+    emit::{Urgency, emit, micros_between, now_ns},
     record,
     socket::{self, Governed},
 };
@@ -150,11 +150,15 @@ fn established(ctx: &SockOpsContext, governed: &Governed) {
         // The SYNs that were dropped look like loss: `tcp_init_transfer` cuts the window to one segment after the second.
         set_option(ctx, TCP_BPF_IW, INITIAL_WINDOW);
     }
+    let took = match conn.released_ns.load() {
+        0 => 0,
+        released => micros_between(released, conn.established_ns),
+    };
     emit(
         EventKind::Established,
         conn,
         governed.id,
-        0,
+        took,
         Urgency::Leisure,
     );
 }
@@ -163,14 +167,40 @@ fn established(ctx: &SockOpsContext, governed: &Governed) {
 fn state_change(new: u32, governed: &Governed) {
     let conn = governed.conn();
     match new {
-        TCP_CLOSE => record::close(conn, governed.id),
+        TCP_CLOSE => {
+            if let Some(failure) = failure(conn, governed.word.gate()) {
+                record::fail(governed.conn, governed.id, failure);
+            }
+            record::close(conn, governed.id);
+        }
         // The gateway has closed its side: the response is over, and a request that waits would find nobody.
         TCP_CLOSE_WAIT => {
-            record::force(conn, governed.id, |word| {
+            let before = record::force(conn, governed.id, |word| {
                 Some(word.with_gate(after_end(word.gate())))
             });
+            if let Some(before) = before
+                && before.gate() == Gate::Open
+                && record::owes_answer(conn, before)
+            {
+                record::fail(governed.conn, governed.id, Failure::Unanswered);
+            }
         }
         _ => {}
+    }
+}
+
+/// Whether the gateway has failed a connection that ends. A connection that is closed by its client, or by both sides in
+/// turn, is no longer `Open` then; an idle one may be reset for all we care.
+#[inline(always)]
+fn failure(conn: &Conn, gate: Gate) -> Option<Failure> {
+    if conn.established_ns == 0 {
+        let released = conn.released_ns.load();
+        return Failure::of_connect(released, now_ns(), conn.reset != 0, conn.left_ns != 0);
+    }
+    if conn.reset != 0 && gate == Gate::Open {
+        Some(Failure::Reset)
+    } else {
+        None
     }
 }
 

@@ -18,8 +18,9 @@ pub fn diagnosis(lane: &LaneSnapshot, at: Timestamp) -> String {
         ),
         Diagnosis::LocalQueue => local_queue(lane),
         Diagnosis::GatewayDegraded => {
-            "The gateway fails or is slow although slots are free: waiting here is not the cause."
-                .to_owned()
+            let why = lane.diagnosis_reason.as_deref();
+            let why = why.unwrap_or("it fails or is slow");
+            format!("Gateway degraded: {why}. Waiting here is not the cause.")
         }
         Diagnosis::Paused => {
             let left = lane.paused_until.map(|until| {

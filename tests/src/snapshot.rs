@@ -34,6 +34,11 @@ pub struct Lane {
     pub would_have_refused_5m: usize,
     pub shadow_queued: usize,
     pub diagnosis: String,
+    pub diagnosis_reason: Option<String>,
+    pub first_byte_usual_s: f64,
+    pub gateway_errors_5m: BTreeMap<String, usize>,
+    pub clients_gone_5m: usize,
+    pub under_limit_5m: usize,
 }
 
 impl Lane {

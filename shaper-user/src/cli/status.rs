@@ -198,23 +198,20 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
             Diagnosis::GatewayDegraded => {
                 notes.push((BAD, format!("gateway degraded: {reason}")));
             }
-            Diagnosis::LocalQueue => notes.push((NOTABLE, format!("local queue: {reason}"))),
-            Diagnosis::Ok | Diagnosis::Observe => notes.push((NOTABLE, reason.to_owned())),
             // The note of the pause says it.
             Diagnosis::Paused => {}
+            _ => notes.push((NOTABLE, reason.to_owned())),
         }
     }
     if let Some(until) = lane.paused_until {
         let left = until.duration_since(snapshot.generated_at);
         // A pause that ends while the snapshot is made has nothing left.
         let left = format::duration(left.try_into().unwrap_or_default());
-        let by = match lane.paused_by.as_deref() {
-            Some("gateway") => "; the gateway asked for it (Retry-After)",
-            _ => "",
-        };
+        let why = lane.diagnosis_reason.as_deref();
+        let why = why.map_or(String::new(), |why| format!("; {why}"));
         notes.push((
             NOTABLE,
-            format!("paused for {left} more, until {until}{by}"),
+            format!("paused for {left} more, until {until}{why}"),
         ));
     } else if lane.mode == Mode::Enforce && lane.effective_limit < lane.limit {
         notes.push((

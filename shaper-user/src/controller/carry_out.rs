@@ -76,7 +76,7 @@ impl Controller {
     }
 
     fn pass_connect(&mut self, now: Ns, id: ConnId) {
-        if self.tables.pass_connect(id) {
+        if self.tables.pass_connect(id, now) {
             self.nudges
                 .opened(now, id, &self.tables, &mut self.namespaces);
         }

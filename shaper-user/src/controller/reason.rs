@@ -1,39 +1,20 @@
-//! What a lane's diagnosis rests on, in words.
+//! What a lane's diagnosis rests on, in words, as far as the rest of the snapshot does not tell.
 
 use crate::{
     format,
     policy::{Diagnosis, Failing, LaneView, PausedBy, Slowness, Step, Trouble},
 };
 
-/// `None`: the diagnosis says it all.
+/// `None`: there is nothing to add.
 pub fn of(view: &LaneView) -> Option<String> {
-    let trouble = view.trouble.map(of_trouble);
     match view.diagnosis {
-        Diagnosis::Ok | Diagnosis::GatewayDegraded | Diagnosis::Observe => trouble,
-        Diagnosis::Paused => view.pause.map(|pause| {
-            let by = match pause.by {
-                PausedBy::Operator => "by an operator",
-                PausedBy::Gateway => "the gateway asked for it (Retry-After)",
-            };
-            by.to_owned()
-        }),
-        Diagnosis::LocalQueue => Some(match trouble {
-            Some(trouble) => format!("{}; {trouble}", of_queue(view)),
-            None => of_queue(view),
-        }),
-    }
-}
-
-fn of_queue(view: &LaneView) -> String {
-    let slots: u32 = view.in_flight.iter().sum();
-    let queued: u32 = view.queued.iter().sum();
-    let effective = view.limits.effective;
-    if slots >= effective {
-        format!("{queued} wait while all {effective} slots are in use")
-    } else {
-        format!(
-            "{queued} wait for the pace, a cap or the reserve: {slots} of {effective} slots are in use"
-        )
+        Diagnosis::Paused => {
+            let by_gateway = view
+                .pause
+                .is_some_and(|pause| pause.by == PausedBy::Gateway);
+            by_gateway.then(|| "the gateway asked for it (Retry-After)".to_owned())
+        }
+        _ => view.trouble.map(of_trouble),
     }
 }
 

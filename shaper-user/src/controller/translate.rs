@@ -2,14 +2,16 @@
 
 use std::{io, time::Duration};
 
-use shaper_common::{Class, ConnId, Event as KernelEvent, EventKind};
+use shaper_common::{Class, ConnId, Event as KernelEvent, EventKind, Failure, Fate};
 use tracing::{debug, warn};
 
 use super::Controller;
 use crate::{
     kernel::{self, Message},
     metrics::Outcome,
-    policy::{AccountId, ClientId, ConnHandle, Event, HeldConn, LaneId, Ns, OpenConn, Sign, Stage},
+    policy::{
+        AccountId, ClientId, ConnHandle, Event, Fault, HeldConn, LaneId, Ns, OpenConn, Sign, Stage,
+    },
 };
 
 impl Controller {
@@ -75,7 +77,7 @@ impl Controller {
                 Event::Overrun(open)
             }
             EventKind::Established => {
-                self.established(lane, id);
+                self.established(lane, event.arg);
                 gateway(open.class, Sign::Connected)
             }
             EventKind::Closed => return self.closed(lane, id, &open, event.arg),
@@ -94,7 +96,19 @@ impl Controller {
                 )
             }
             EventKind::EndHint => return self.parking.end_hint(now, id),
-            EventKind::Abandoned => return self.abandoned(lane, id, open.class, Ns(event.ns)),
+            EventKind::Abandoned => {
+                self.abandoned(lane, id, open.class, Ns(event.ns));
+                let after = Duration::from_micros(event.arg.into());
+                let conn = open.conn;
+                gateway(open.class, Sign::GaveUp { conn, after })
+            }
+            EventKind::Failed => {
+                let Some(failure) = Failure::from_u32(event.arg) else {
+                    return;
+                };
+                let (conn, fault) = (open.conn, fault(failure));
+                gateway(open.class, Sign::Failed { conn, fault })
+            }
             EventKind::Stuck => return self.end_socket(id),
             // Comes as a message of its own.
             EventKind::Glimpse => return,
@@ -103,27 +117,23 @@ impl Controller {
         self.carry_out(now);
     }
 
-    fn established(&mut self, lane: LaneId, id: ConnId) {
-        if let Some(view) = self.tables.view(id)
-            && let Some(lane) = self.lanes.get(lane)
-            && view.is_established()
+    /// From the moment the SYN was let go, whether it had been held or not; 0: that is not known.
+    fn established(&self, lane: LaneId, micros: u32) {
+        if let Some(lane) = self.lanes.get(lane)
+            && micros > 0
         {
-            // From the moment the SYN was let go, whether it had been held or not.
-            let released = Ns(view.record.admitted_ns.load());
-            if released > Ns(0) {
-                lane.metrics
-                    .observe_connect(Ns(view.record.established_ns).since(released));
-            }
+            lane.metrics
+                .observe_connect(Duration::from_micros(micros.into()));
         }
     }
 
     fn closed(&mut self, lane: LaneId, id: ConnId, conn: &OpenConn, fate: u32) {
         self.nudges.forget(id);
-        let outcome = match fate {
-            0 => Outcome::Failed,
-            1 => Outcome::Completed,
-            // It never had a slot; the policy knows how its wait ended.
-            _ => return,
+        let outcome = match Fate::from_u32(fate) {
+            Some(Fate::Failed) => Outcome::Failed,
+            Some(Fate::Completed) => Outcome::Completed,
+            // The policy knows how its wait ended; and the end of the other was counted when it was abandoned.
+            Some(Fate::NeverServed | Fate::Abandoned) | None => return,
         };
         self.count_end(conn.since, lane, conn.class, outcome);
     }
@@ -217,6 +227,16 @@ impl Controller {
 /// What a gateway did, as the policy hears it.
 pub(super) fn gateway(class: Class, sign: Sign) -> Event {
     Event::Gateway { class, sign }
+}
+
+fn fault(failure: Failure) -> Fault {
+    match failure {
+        Failure::Refused => Fault::Refused,
+        Failure::Unreachable => Fault::Unreachable,
+        Failure::ConnectTimeout => Fault::ConnectTimeout,
+        Failure::Reset => Fault::Reset,
+        Failure::Unanswered => Fault::Unanswered,
+    }
 }
 
 /// The policy's name for a connection.

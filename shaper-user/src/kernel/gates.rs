@@ -35,6 +35,9 @@ impl Tables {
         let share = self.share(lane, &view);
         share.take(floor)?;
         conn.admitted_ns.store(now.0);
+        if view.gate() == Gate::HeldSyn {
+            conn.released_ns.store(now.0);
+        }
         match change_gate(conn, id, Gate::waits, Gate::Open) {
             Some(from) => {
                 leave_queue(lane, view.class());
@@ -48,11 +51,18 @@ impl Tables {
     }
 
     /// Lets the connect of `id` through and holds its request instead. `false` if its SYN is not held any more.
-    pub fn pass_connect(&self, id: ConnId) -> bool {
-        let Some(conn) = self.conns.get(id.index) else {
+    pub fn pass_connect(&self, id: ConnId, now: Ns) -> bool {
+        let Some(conn) = self.held_syn(id) else {
             return false;
         };
+        conn.released_ns.store(now.0);
         change_gate(conn, id, |gate| gate == Gate::HeldSyn, Gate::HeldRequest).is_some()
+    }
+
+    /// The record of `id`, if its SYN is held.
+    fn held_syn(&self, id: ConnId) -> Option<&Conn> {
+        self.view(id).filter(|view| view.gate() == Gate::HeldSyn)?;
+        self.conns.get(id.index)
     }
 
     /// Takes the slot of a connection whose response is over and keeps the connection. `guess`: more of the response may

@@ -24,6 +24,8 @@ pub struct Answer {
     pub(super) headers: String,
     pub(super) body: Body,
     pub(super) afterwards: Afterwards,
+    /// Instead of an answer.
+    pub(super) break_off: Option<BreakOff>,
 }
 
 /// How long the gateway works on a request before the first byte of its answer.
@@ -42,6 +44,7 @@ pub(super) enum Status {
     NoContent,
     NotModified,
     TooManyRequests,
+    InternalServerError,
 }
 
 #[derive(Clone, Debug)]
@@ -77,6 +80,15 @@ impl Body {
             content: vec![b'.'; bytes].into(),
         }
     }
+}
+
+/// How a gateway ends a connection while it owes an answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BreakOff {
+    /// With RST.
+    Reset,
+    /// With FIN.
+    Close,
 }
 
 /// What becomes of the connection after the answer.
@@ -136,6 +148,30 @@ impl Answer {
         Self {
             status: Status::TooManyRequests,
             headers: format!("Retry-After: {}\r\n", retry_after.as_secs()),
+            ..Self::at_once()
+        }
+    }
+
+    /// 429 without a word about when.
+    pub fn throttled() -> Self {
+        Self {
+            status: Status::TooManyRequests,
+            ..Self::at_once()
+        }
+    }
+
+    /// 500.
+    pub fn internal_server_error() -> Self {
+        Self {
+            status: Status::InternalServerError,
+            ..Self::at_once()
+        }
+    }
+
+    /// No answer but the connection's end.
+    pub fn broken_off(how: BreakOff) -> Self {
+        Self {
+            break_off: Some(how),
             ..Self::at_once()
         }
     }
@@ -217,6 +253,7 @@ impl Answer {
             headers: String::new(),
             body: Body::filler(SMALL),
             afterwards: Afterwards::KeepAlive,
+            break_off: None,
         }
     }
 
@@ -227,6 +264,7 @@ impl Answer {
             Status::NoContent => "204 No Content",
             Status::NotModified => "304 Not Modified",
             Status::TooManyRequests => "429 Too Many Requests",
+            Status::InternalServerError => "500 Internal Server Error",
         };
         let connection = match self.afterwards {
             Afterwards::KeepAlive => "keep-alive",

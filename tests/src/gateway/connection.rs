@@ -6,10 +6,12 @@ use std::os::fd::AsFd;
 use std::thread::sleep;
 use std::time::Duration;
 
+use nix::libc::linger;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use super::Service;
-use super::answer::{Afterwards, Answer, Body, LastChunk, Request, ServiceTime, Status};
+use super::answer::{Afterwards, Answer, Body, BreakOff, LastChunk, Request, ServiceTime, Status};
 use super::meter::{InService, Outcome};
 use super::wire::Wire;
 
@@ -25,6 +27,9 @@ pub(super) fn serve(mut wire: impl Wire, peer: SocketAddr, service: &Service) ->
         }
         if !work(&wire, &answer, service)? {
             return Ok(());
+        }
+        if let Some(how) = answer.break_off {
+            return break_off(&wire, how);
         }
         write_answer(&mut wire, &request, &answer, in_service)?;
         if answer.afterwards == Afterwards::Close {
@@ -200,6 +205,19 @@ fn work(wire: &impl Wire, answer: &Answer, service: &Service) -> io::Result<bool
     }
 }
 
+/// Sees to it that the end of the connection, which comes with its thread's, is as wished.
+fn break_off(wire: &impl Wire, how: BreakOff) -> io::Result<()> {
+    if how == BreakOff::Reset {
+        // With a linger time of zero close(2) sends a reset (socket(7)).
+        let at_once = linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        setsockopt(&wire.socket(), sockopt::Linger, &at_once)?;
+    }
+    Ok(())
+}
+
 fn readable(descriptor: &impl AsFd) -> PollFd<'_> {
     PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)
 }
@@ -211,7 +229,9 @@ fn write_answer(
     in_service: InService,
 ) -> io::Result<()> {
     let outcome = match answer.status {
-        Status::Ok | Status::NoContent | Status::NotModified => Outcome::Served,
+        Status::Ok | Status::NoContent | Status::NotModified | Status::InternalServerError => {
+            Outcome::Served
+        }
         Status::TooManyRequests => Outcome::TurnedAway,
     };
     let mut piece = answer.head().into_bytes();

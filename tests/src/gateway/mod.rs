@@ -2,6 +2,7 @@
 //! requests it had in service at one time, who came when, and who left before the answer.
 
 mod answer;
+mod bucket;
 mod connection;
 mod latch;
 mod meter;
@@ -19,7 +20,8 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-pub use answer::{Answer, Request};
+pub use answer::{Answer, BreakOff, Request};
+pub use bucket::Bucket;
 pub use latch::Latch;
 use meter::Meter;
 pub use meter::{Outcome, RequestRecord, Tally};
