@@ -49,9 +49,10 @@ use self::{
 use crate::{
     config::{Config, LaneConfig, Settings},
     handle::Command,
-    kernel::{self, CgroupRoot, Events, KernelError, Message, Namespaces, Programs, Tables},
+    kernel::{
+        self, CgroupRoot, Events, KernelError, Loaded, Message, Namespaces, Programs, Tables,
+    },
     metrics::Metrics,
-    object,
     policy::{Action, Ns, Policy},
     state::StateKeeper,
 };
@@ -111,17 +112,22 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Loads the programs, sets the lanes up and attaches. From then on the classes are governed.
+    /// Sets the lanes up and attaches the programs. From then on the classes are governed.
     ///
     /// # Errors
     /// [`StartError`]; nothing stays attached and no cgroup made here stays.
     pub async fn start(
+        loaded: Loaded,
         config: &Config,
         metrics: Arc<Metrics>,
         state: StateKeeper,
     ) -> Result<Self, StartError> {
         let root = CgroupRoot::find()?;
-        let (programs, mut tables, events) = kernel::load(object::KERNEL_OBJECT)?;
+        let Loaded {
+            programs,
+            mut tables,
+            events,
+        } = loaded;
         for index in (0..tables.conns.len()).rev() {
             tables.offer_record(index)?;
         }

@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod confine;
 pub mod control;
 pub mod controller;
 pub mod doctor;

@@ -47,6 +47,18 @@ impl<R: Report> Client<R> {
         self
     }
 
+    /// Runs the client as the user `nobody`. Not by [`Command::uid`], which would come before the ways into namespace and
+    /// cgroup.
+    #[must_use]
+    pub fn as_nobody(mut self) -> Self {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(self.command.get_program());
+        command.args(self.command.get_args());
+        self.command = command;
+        self
+    }
+
     /// Lets the client live in a network namespace.
     pub fn in_netns(mut self, netns: &Netns) -> Result<Self> {
         netns.contain(&mut self.command)?;

@@ -27,6 +27,8 @@ use crate::stage::Stage;
 use crate::tools;
 
 const START_PATIENCE: Duration = Duration::from_secs(20);
+/// The user without privileges.
+const NOBODY: u32 = 65534;
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running `shaper run`; killed when dropped.
@@ -58,6 +60,15 @@ struct Setup {
 }
 
 impl Setup {
+    /// A copy of the program, because the build directory may lie where nobody may go.
+    fn binary_for_all(&self) -> Result<PathBuf> {
+        let binary = self.directory.path().join("shaper");
+        fs::copy(tools::shaper()?, &binary).context("cannot copy the controller's binary")?;
+        fs::set_permissions(&binary, Permissions::from_mode(0o755))
+            .context("cannot make the copy executable")?;
+        Ok(binary)
+    }
+
     /// `shaper run` with everything it needs but the privileges.
     fn command(&self, binary: &Path, http: SocketAddr) -> Command {
         let mut command = Command::new(binary);
@@ -156,6 +167,20 @@ impl Controller {
         Process::spawn(format!("shaper {command}"), &mut shaper)?.finish(STOP_PATIENCE)
     }
 
+    /// As [`Controller::command`], but as the user `nobody`.
+    pub fn command_as_nobody(&self, command: &str, arguments: &[&str]) -> Result<Finished> {
+        let mut shaper = Command::new(self.setup.binary_for_all()?);
+        shaper
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .current_dir("/")
+            .arg(command)
+            .arg("--control")
+            .arg(self.control())
+            .args(arguments);
+        Process::spawn(format!("shaper {command}"), &mut shaper)?.finish(STOP_PATIENCE)
+    }
+
     /// What the controller has logged until now.
     pub fn log(&self) -> String {
         self.process.said()
@@ -219,6 +244,16 @@ impl Controller {
         })
     }
 
+    /// Polls the log until it has `text`.
+    ///
+    /// # Errors
+    /// If that is not within ten seconds; the message shows the log.
+    pub fn wait_for_log(&self, text: &str) -> Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        poll_until(PATIENCE, || self.log().contains(text).then_some(()))
+            .with_context(|| format!("{text:?} is not in the log:\n{}", self.log()))
+    }
+
     /// Polls until the lane has `inflight` in flight and `queued` waiting.
     pub fn wait_for(&self, name: &str, inflight: usize, queued: usize) -> Result<Lane> {
         self.wait_until(name, |lane| {
@@ -264,6 +299,11 @@ impl Controller {
 }
 
 impl ControllerBuilder {
+    /// The configuration directory.
+    pub fn config(&self) -> &Path {
+        &self.setup.config
+    }
+
     /// The text of `lanes.d/NAME.toml`.
     pub fn lane(self, name: &str, toml: impl Into<String>) -> Result<Self> {
         let path = self.setup.config.join(format!("lanes.d/{name}.toml"));
@@ -279,9 +319,14 @@ impl ControllerBuilder {
     }
 
     /// One more cgroup that stands for a class.
-    pub fn class(mut self, class: &'static str, cgroup: &Cgroup) -> Result<Self> {
+    pub fn class(self, class: &'static str, cgroup: &Cgroup) -> Result<Self> {
+        self.class_pattern(class, cgroup.relative())
+    }
+
+    /// One more pattern of cgroups that stand for a class.
+    pub fn class_pattern(mut self, class: &'static str, pattern: &str) -> Result<Self> {
         let cgroups = self.classes.entry(class).or_default();
-        cgroups.push(cgroup.relative().to_owned());
+        cgroups.push(pattern.to_owned());
         self.write_settings()
     }
 
@@ -338,12 +383,7 @@ impl ControllerBuilder {
 
     /// Runs as the user `nobody`, without capabilities.
     pub fn as_nobody(mut self) -> Result<Self> {
-        const NOBODY: u32 = 65534;
-        // A copy, because the build directory may lie where nobody may go.
-        let binary = self.setup.directory.path().join("shaper");
-        fs::copy(tools::shaper()?, &binary).context("cannot copy the controller's binary")?;
-        fs::set_permissions(&binary, Permissions::from_mode(0o755))
-            .context("cannot make the copy executable")?;
+        let binary = self.setup.binary_for_all()?;
         self.command = self.setup.command(&binary, self.http);
         self.command.uid(NOBODY).gid(NOBODY).current_dir("/");
         Ok(self)

@@ -13,12 +13,14 @@ use tracing::{info, warn};
 use super::{config::ConfigArgs, log};
 use crate::{
     config::Config,
+    confine::{Files, confine},
     control::ControlSocket,
     controller::{Controller, Recorder, Reloads},
     handle::Handle,
     history::Keeper,
-    kernel,
+    kernel::{self, Loaded},
     metrics::Metrics,
+    object,
     paths::{self, Instance},
     serve,
     state::StateKeeper,
@@ -64,17 +66,29 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         .clone()
         .unwrap_or_else(|| args.instance.control_socket());
     let control = ControlSocket::bind(&control)?;
+    let loaded = kernel::load(object::KERNEL_OBJECT)?;
+    confine(&files(args, &config))?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the control loop")?;
-    runtime.block_on(control_loop(args, config, control))
+    runtime.block_on(control_loop(args, config, control, loaded))
+}
+
+/// What the controller goes on reading and writing.
+fn files<'a>(args: &RunArgs, config: &'a Config) -> Files<'a> {
+    let written = [Some(&args.state), args.record.as_ref()];
+    Files {
+        config: &config.origin,
+        written: written.into_iter().flatten().cloned().collect(),
+    }
 }
 
 async fn control_loop(
     args: &RunArgs,
     config: Config,
     control: ControlSocket,
+    loaded: Loaded,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
@@ -96,7 +110,7 @@ async fn control_loop(
     let (history, windows) =
         Keeper::start(&args.instance.history(&args.state)).context("cannot keep the history")?;
     let state = StateKeeper::open(args.instance.state_dir(&args.state));
-    let mut controller = Controller::start(&config, metrics.clone(), state).await?;
+    let mut controller = Controller::start(loaded, &config, metrics.clone(), state).await?;
     controller.keep_history(history, &windows);
     if let Some(recorder) = recorder {
         controller.record(recorder);

@@ -1,6 +1,7 @@
 //! The control socket: how `shaper status` and the other commands talk to a running controller.
 
 mod client;
+mod peer;
 mod protocol;
 mod server;
 mod socket;

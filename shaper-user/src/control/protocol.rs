@@ -48,6 +48,16 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether it changes anything: that is not for everybody who may look.
+    pub fn changes(&self) -> bool {
+        match self {
+            Self::Status | Self::Waiters | Self::Stats { .. } => false,
+            Self::Pause { .. } | Self::Resume { .. } | Self::Set { .. } => true,
+        }
+    }
+}
+
 /// What the controller answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
@@ -75,6 +85,8 @@ pub enum Reply {
 pub enum ErrorKind {
     /// The request could not be read.
     BadRequest,
+    /// The peer may look, but not change anything.
+    Forbidden,
     UnknownLane,
     /// The lane's rules do not allow it.
     Refused,

@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{UnixListener, UnixStream, unix::UCred},
+    net::{UnixListener, UnixStream},
     sync::Semaphore,
     time::{sleep, timeout},
 };
@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     ControlSocket, ErrorKind, Reply, Request,
+    peer::Peer,
     protocol::{REQUEST_MAX, decode, encode},
 };
 use crate::{
@@ -57,7 +58,7 @@ pub async fn serve(socket: &ControlSocket, handle: Handle) -> io::Result<()> {
 }
 
 async fn client(stream: UnixStream, handle: &Handle) -> io::Result<()> {
-    let peer = stream.peer_cred()?;
+    let peer = Peer::of(&stream)?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
@@ -90,12 +91,18 @@ fn bad_request(message: String) -> Reply {
     }
 }
 
-async fn answer(line: &[u8], peer: UCred, handle: &Handle) -> Reply {
+async fn answer(line: &[u8], peer: Peer, handle: &Handle) -> Reply {
     let request = match decode::<Request>(line) {
         Ok(request) => request,
         Err(error) => return bad_request(error.to_string()),
     };
-    let (pid, uid) = (peer.pid(), peer.uid());
+    if request.changes() && !peer.may_change() {
+        warn!(%peer, "refused to change anything");
+        return Reply::Error {
+            kind: ErrorKind::Forbidden,
+            message: peer.refusal(),
+        };
+    }
     let result = match request {
         Request::Status => handle.snapshot().await.map(|snapshot| Reply::Status {
             snapshot: Arc::unwrap_or_clone(snapshot),
@@ -108,15 +115,15 @@ async fn answer(line: &[u8], peer: UCred, handle: &Handle) -> Reply {
             waiters: Arc::unwrap_or_clone(waiters),
         }),
         Request::Pause { lane, length } => {
-            info!(?pid, uid, lane, length = format::duration(length), "pause");
+            info!(%peer, lane, length = format::duration(length), "pause");
             handle.pause(lane, length).await.map(|()| Reply::Done)
         }
         Request::Resume { lane } => {
-            info!(?pid, uid, lane, "resume");
+            info!(%peer, lane, "resume");
             handle.resume(lane).await.map(|()| Reply::Done)
         }
         Request::Set { lane, key, value } => {
-            info!(?pid, uid, lane, key, value, "set");
+            info!(%peer, lane, key, value, "set");
             let setting = Setting { key, value };
             handle.set(lane, setting).await.map(|()| Reply::Done)
         }

@@ -11,8 +11,8 @@ use shaper_common::{
 
 use crate::{
     kernel::{
-        self, CgroupRoot, ConnView, Events, KernelError, Message, Namespaces, Programs, Tables,
-        Trial, change_slots, id_of,
+        self, CgroupRoot, ConnView, Events, KernelError, Loaded, Message, Namespaces, Programs,
+        Tables, Trial, change_slots, id_of,
     },
     object::KERNEL_OBJECT,
 };
@@ -56,7 +56,11 @@ impl ScratchLane {
     /// # Errors
     /// As [`kernel::load`].
     pub fn load() -> Result<Self, KernelError> {
-        let (programs, mut tables, events) = kernel::load(KERNEL_OBJECT)?;
+        let Loaded {
+            programs,
+            mut tables,
+            events,
+        } = kernel::load(KERNEL_OBJECT)?;
         for index in 0..RECORDS {
             tables.offer_record(index)?;
         }

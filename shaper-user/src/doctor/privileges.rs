@@ -3,22 +3,13 @@
 use super::report::{Finding, Probe};
 use crate::kernel::{Capability, missing_capabilities};
 
-/// All that is looked at, those first without which the controller does not start.
-const CAPABILITIES: [Capability; 5] = [
-    Capability::Bpf,
-    Capability::NetAdmin,
-    Capability::NetRaw,
-    Capability::SysAdmin,
-    Capability::SysPtrace,
-];
-
 /// One finding for each capability.
 pub fn examine() -> Vec<Finding> {
-    judge(&missing_capabilities(&CAPABILITIES))
+    judge(&missing_capabilities(&Capability::RUNNING))
 }
 
 fn judge(missing: &[Capability]) -> Vec<Finding> {
-    CAPABILITIES
+    Capability::RUNNING
         .into_iter()
         .map(|capability| {
             let probe = Probe::Capability(capability);
@@ -58,7 +49,7 @@ mod tests {
 
     #[test]
     fn only_what_the_controller_does_not_start_without_is_required() {
-        let none = judge(&CAPABILITIES);
+        let none = judge(&Capability::RUNNING);
         let verdicts: Vec<_> = none.iter().map(|finding| finding.verdict).collect();
         assert_eq!(
             verdicts,

@@ -1,6 +1,8 @@
 //! Which capabilities the process has, of those that shaper needs.
 
-use std::{fmt, fs};
+use std::fmt;
+
+use caps::CapSet;
 
 use super::KernelError;
 
@@ -15,8 +17,9 @@ pub enum Capability {
     NetRaw,
     /// Enter the network namespaces of held sockets.
     SysAdmin,
-    /// Find the namespaces of processes of other users (`PTRACE_MODE_READ` on `/proc/PID/ns/net`). Not required: without
-    /// it those clients wake later.
+    /// Find the namespaces of processes of other users, and of those with capabilities that this process has given up
+    /// (`PTRACE_MODE_READ` on `/proc/PID/ns/net`, `cap_ptrace_access_check`). Not required: without it those clients wake
+    /// later.
     SysPtrace,
 }
 
@@ -24,14 +27,22 @@ impl Capability {
     /// Those without which the controller does not start.
     pub const REQUIRED: [Self; 4] = [Self::Bpf, Self::NetAdmin, Self::NetRaw, Self::SysAdmin];
 
-    /// The number in include/uapi/linux/capability.h.
-    const fn number(self) -> u32 {
+    /// Those of use once the programs are loaded: maps, later cgroups, replay, the namespaces of clients.
+    pub const RUNNING: [Self; 5] = [
+        Self::Bpf,
+        Self::NetAdmin,
+        Self::NetRaw,
+        Self::SysAdmin,
+        Self::SysPtrace,
+    ];
+
+    pub const fn of_the_kernel(self) -> caps::Capability {
         match self {
-            Self::NetAdmin => 12,
-            Self::NetRaw => 13,
-            Self::SysPtrace => 19,
-            Self::SysAdmin => 21,
-            Self::Bpf => 39,
+            Self::Bpf => caps::Capability::CAP_BPF,
+            Self::NetAdmin => caps::Capability::CAP_NET_ADMIN,
+            Self::NetRaw => caps::Capability::CAP_NET_RAW,
+            Self::SysAdmin => caps::Capability::CAP_SYS_ADMIN,
+            Self::SysPtrace => caps::Capability::CAP_SYS_PTRACE,
         }
     }
 
@@ -52,13 +63,14 @@ impl fmt::Display for Capability {
     }
 }
 
-/// Those of `wanted` that this process lacks.
+/// Those of `wanted` that the calling thread lacks.
 pub fn missing(wanted: &[Capability]) -> Vec<Capability> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = effective(&status);
+    let has = |capability: &Capability| {
+        caps::has_cap(None, CapSet::Effective, capability.of_the_kernel()).unwrap_or(false)
+    };
     wanted
         .iter()
-        .filter(|capability| effective & (1 << capability.number()) == 0)
+        .filter(|capability| !has(capability))
         .copied()
         .collect()
 }
@@ -71,25 +83,5 @@ pub fn require() -> Result<(), KernelError> {
         Ok(())
     } else {
         Err(KernelError::NotPermitted { missing })
-    }
-}
-
-fn effective(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_effective_set_is_read_from_the_process_status() {
-        assert_eq!(
-            effective("Name:\tx\nCapEff:\t0000008000003000\n"),
-            1 << 39 | 1 << 13 | 1 << 12
-        );
-        assert_eq!(effective("Name:\tx\n"), 0);
     }
 }

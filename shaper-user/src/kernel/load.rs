@@ -41,11 +41,18 @@ pub struct Programs {
     links: HashMap<PathBuf, Vec<FdLink>>,
 }
 
-/// Loads the programs into the kernel, attached nowhere yet.
+/// The programs in the kernel, attached nowhere yet, and their maps.
+pub struct Loaded {
+    pub programs: Programs,
+    pub tables: Tables,
+    pub events: Events,
+}
+
+/// Loads the programs into the kernel.
 ///
 /// # Errors
 /// [`KernelError::NotPermitted`], [`KernelError::Load`] with the verifier's last words, or what else went wrong.
-pub fn load(object: &[u8]) -> Result<(Programs, Tables, Events), KernelError> {
+pub fn load(object: &[u8]) -> Result<Loaded, KernelError> {
     let mut ebpf = open(object)?;
     for name in PROGRAMS {
         load_program(&mut ebpf, name)?;
@@ -54,14 +61,14 @@ pub fn load(object: &[u8]) -> Result<(Programs, Tables, Events), KernelError> {
     let ring = take_map(&mut ebpf, "EVENTS")?
         .try_into()
         .map_err(|error| map_error("EVENTS", &error))?;
-    Ok((
-        Programs {
+    Ok(Loaded {
+        programs: Programs {
             ebpf,
             links: HashMap::new(),
         },
         tables,
-        Events::new(ring),
-    ))
+        events: Events::new(ring),
+    })
 }
 
 /// What the kernel says to one program.

@@ -24,7 +24,7 @@ pub use diag::TcpSocket;
 pub use error::KernelError;
 pub use events::{Events, Message};
 pub use gates::{NotAdmitted, change_slots};
-pub use load::{Programs, Trial, load, try_each};
+pub use load::{Loaded, Programs, Trial, load, try_each};
 pub use netns::{Namespace, Namespaces, NetnsCookie, diagnose_all};
 pub use raw::Route;
 pub use tables::Tables;
