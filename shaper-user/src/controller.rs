@@ -26,6 +26,7 @@ mod reload;
 mod report;
 mod schedule;
 mod translate;
+mod vanished;
 
 use std::{collections::HashSet, io, sync::Arc, time::Duration};
 
@@ -44,7 +45,7 @@ pub use reload::{Reloaded, Reloads};
 
 use self::{
     accounts::Accounts, drift::Drift, history::History, lanes::Lanes, lingering::Lingering,
-    names::Names, nudge::Nudges, parking::Parking, preexisting::Preexisting,
+    names::Names, nudge::Nudges, parking::Parking, preexisting::Preexisting, vanished::Vanished,
 };
 use crate::{
     config::{Config, LaneConfig, Settings},
@@ -92,6 +93,7 @@ pub struct Controller {
     lingering: Lingering,
     preexisting: Preexisting,
     drift: Drift,
+    vanished: Vanished,
     /// The ring holds more than one turn's worth.
     backlog: bool,
     metrics: Arc<Metrics>,
@@ -154,6 +156,7 @@ impl Controller {
             lingering: Lingering::default(),
             preexisting: Preexisting::default(),
             drift: Drift::default(),
+            vanished: Vanished::default(),
             backlog: false,
             metrics,
             actions: Vec::new(),
@@ -286,8 +289,11 @@ impl Controller {
         self.hand_history_over(now);
         if now.since(self.reconciled) >= RECONCILE {
             self.reconciled = now;
-            self.reconcile(now);
-            self.drift.mend(&self.tables);
+            self.count_lost_news();
+            let doubtful = self.reconcile(now);
+            self.drift.doubt(doubtful);
+            self.mend_counts();
+            self.free_vanished(now);
             self.bury_lanes(now);
             self.refresh_classes();
             self.preexisting.refresh(&self.classes);

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 use shaper_common::{Class, Counter};
 
-pub use labels::{Direction, Outcome, RefusalReason, ReloadResult};
+pub use labels::{Direction, Drift, Outcome, RefusalReason, ReloadResult};
 pub use lane::LaneMetrics;
 
 use self::{
@@ -33,6 +33,7 @@ pub struct Metrics {
     events_lost: IntCounter,
     ungoverned: IntCounterVec,
     config_reloads: IntCounterVec,
+    drift: IntCounterVec,
     /// Held while the gauges are set and read, so that two scrapes do not mix.
     scrape: Mutex<()>,
 }
@@ -85,6 +86,15 @@ impl Metrics {
         for result in ReloadResult::ALL {
             config_reloads.with_label_values(&[result.text()]);
         }
+        let drift = counters(
+            r,
+            "shaper_drift_total",
+            "What reconciliation found wrong and corrected.",
+            &["kind"],
+        )?;
+        for kind in Drift::ALL {
+            drift.with_label_values(&[kind.text()]);
+        }
         gauges(
             r,
             "shaper_build_info",
@@ -99,6 +109,7 @@ impl Metrics {
             events_lost,
             ungoverned,
             config_reloads,
+            drift,
             registry,
             scrape: Mutex::new(()),
         })
@@ -118,6 +129,10 @@ impl Metrics {
         self.config_reloads
             .with_label_values(&[result.text()])
             .inc();
+    }
+
+    pub fn count_drift(&self, kind: Drift, found: u64) {
+        self.drift.with_label_values(&[kind.text()]).inc_by(found);
     }
 
     /// Takes over the kernel's counters: `sum` is a counter's present value over all CPUs.
@@ -244,7 +259,7 @@ mod tests {
     use crate::{policy::GatewayError, snapshot::samples};
 
     /// The published metrics, with their labels in alphabetical order.
-    const PUBLISHED: [(&str, &str); 22] = [
+    const PUBLISHED: [(&str, &str); 23] = [
         ("shaper_inflight", "lane"),
         ("shaper_limit", "lane"),
         ("shaper_limit_effective", "lane"),
@@ -266,6 +281,7 @@ mod tests {
         ("shaper_ungoverned_total", "reason"),
         ("shaper_events_lost_total", ""),
         ("shaper_config_reloads_total", "result"),
+        ("shaper_drift_total", "kind"),
         ("shaper_build_info", "version"),
     ];
 

@@ -227,8 +227,18 @@ impl Controller {
     /// If it is not within ten seconds; the message shows the lane and the controller's log.
     pub fn wait_until(&self, name: &str, wanted: impl Fn(&Lane) -> bool) -> Result<Lane> {
         const PATIENCE: Duration = Duration::from_secs(10);
+        self.wait_until_within(name, PATIENCE, wanted)
+    }
+
+    /// As [`Controller::wait_until`], with another patience.
+    pub fn wait_until_within(
+        &self,
+        name: &str,
+        patience: Duration,
+        wanted: impl Fn(&Lane) -> bool,
+    ) -> Result<Lane> {
         let mut last = None;
-        poll_until(PATIENCE, || match self.lane(name) {
+        poll_until(patience, || match self.lane(name) {
             Ok(lane) if wanted(&lane) => Some(Ok(lane)),
             Ok(lane) => {
                 last = Some(lane);
@@ -238,7 +248,7 @@ impl Controller {
         })
         .unwrap_or_else(|| {
             Err(anyhow!(
-                "lane {name:?} did not get there within {PATIENCE:?}; it is {last:#?}; the log:\n{}",
+                "lane {name:?} did not get there within {patience:?}; it is {last:#?}; the log:\n{}",
                 self.log()
             ))
         })
@@ -372,6 +382,13 @@ impl ControllerBuilder {
         self.setup.instance = instance.to_owned();
         self.command = self.setup.command(&tools::shaper()?, self.http);
         Ok(self)
+    }
+
+    /// Loses and repeats kernel events: the text of `SHAPER_FAULTS`, which builds with debug assertions know.
+    #[must_use]
+    pub fn faults(mut self, faults: &str) -> Self {
+        self.command.env("SHAPER_FAULTS", faults);
+        self
     }
 
     /// Appends a trace to a file.

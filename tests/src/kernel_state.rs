@@ -7,16 +7,20 @@ use std::fs;
 use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::unistd::Pid;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use shaper_common::{Account, CLASS_COUNT, Lane, SlotWord};
+use shaper_common::{
+    Account, CLASS_COUNT, Conn, Gate, GateWord, Lane, MAX_ACCOUNTS, MAX_CONNS, MAX_LANES, SlotWord,
+};
 
 use crate::cgroup::CgroupTree;
 use crate::clock::poll_until;
+use crate::map_memory::MapMemory;
 
 /// A loaded program of a kind that shaper loads.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
@@ -149,6 +153,8 @@ pub struct Maps {
     lanes: u32,
     accounts: u32,
     bytes: u64,
+    account_index: u32,
+    conns: u32,
 }
 
 impl Maps {
@@ -186,6 +192,8 @@ impl Maps {
         Ok(Self {
             lanes: named("LANES")?,
             accounts: named("ACCOUNTS")?,
+            account_index: named("ACCOUNT_INDEX")?,
+            conns: named("CONNS")?,
             bytes: maps.iter().map(|map| map.bytes_memlock).sum(),
         })
     }
@@ -194,6 +202,37 @@ impl Maps {
     /// it (`bpf_local_storage_map_mem_usage`).
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The words of all lanes in memory, to be changed behind the controller's back.
+    pub fn lanes(&self) -> Result<MapMemory> {
+        MapMemory::of(self.lanes, size_of::<Lane>(), MAX_LANES)
+    }
+
+    /// The accounts' elements in memory.
+    pub fn accounts(&self) -> Result<MapMemory> {
+        MapMemory::of(self.accounts, size_of::<Account>(), MAX_ACCOUNTS)
+    }
+
+    /// How many connection records are in use.
+    pub fn records_in_use(&self) -> Result<usize> {
+        let conns = MapMemory::of(self.conns, size_of::<Conn>(), MAX_CONNS)?;
+        let gate = |index| {
+            GateWord::from_bits(
+                conns
+                    .u64(index, offset_of!(Conn, gate))
+                    .load(Ordering::SeqCst),
+            )
+        };
+        let in_use = |index: &u32| gate(*index).gate() != Gate::Free;
+        Ok((0..MAX_CONNS).filter(in_use).count())
+    }
+
+    /// How many accounts have an element.
+    pub fn known_accounts(&self) -> Result<usize> {
+        let entries: Vec<serde_json::Value> =
+            bpftool(&["map", "dump", "id", &self.account_index.to_string()])?;
+        Ok(entries.len())
     }
 
     /// The counts of the lane that was configured first.
@@ -211,6 +250,36 @@ impl Maps {
             .map(|account| u32::from_ne_bytes(field(account, offset_of!(Account, slots))));
         Ok(slots.filter(|&slots| slots > 0).collect())
     }
+}
+
+/// Detaches some of a controller's programs from wherever they are attached, as a mistaken operator or another tool may.
+pub fn detach(controller: Pid, names: &[&str]) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Link {
+        id: u32,
+        prog_id: u32,
+    }
+    let open = open_programs(controller)?;
+    let loaded: Vec<Program> = bpftool(&["prog", "show"])?;
+    // The kernel keeps 15 characters of a name.
+    let meant = |program: &Program| {
+        open.contains(&program.id) && names.iter().any(|name| name.starts_with(&program.name))
+    };
+    let meant: BTreeSet<u32> = loaded
+        .iter()
+        .filter(|program| meant(program))
+        .map(|program| program.id)
+        .collect();
+    let links: Vec<Link> = bpftool(&["link", "show"])?;
+    let links: Vec<_> = links
+        .iter()
+        .filter(|link| meant.contains(&link.prog_id))
+        .collect();
+    ensure!(!links.is_empty(), "none of {names:?} is attached");
+    for link in links {
+        let _: serde_json::Value = bpftool(&["link", "detach", "id", &link.id.to_string()])?;
+    }
+    Ok(())
 }
 
 fn open_programs(process: Pid) -> Result<BTreeSet<u32>> {

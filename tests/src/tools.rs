@@ -38,6 +38,14 @@ pub fn caller() -> Result<PathBuf> {
     beside_the_test("shaper-test-caller")
 }
 
+/// The crowd of `src/bin/crowd.rs`, which cargo builds along with the tests.
+///
+/// # Errors
+/// If the running test does not lie in a cargo build directory.
+pub fn crowd() -> Result<PathBuf> {
+    beside_the_test("shaper-test-crowd")
+}
+
 /// The reqwest client of `src/bin/reqwest.rs`, which cargo builds along with the tests.
 ///
 /// # Errors

@@ -3,14 +3,15 @@
 //! Counts and records change together by compare-and-swap, one after the other, so a difference seen once is work in
 //! progress. One that is the same at two looks some seconds apart is drift.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use shaper_common::{CLASS_COUNT, Class, Gate, Lane, SharedU32, SlotWord};
+use shaper_common::{CLASS_COUNT, Class, ConnId, Gate, Lane, SharedU32, SlotWord};
 use tracing::warn;
 
 use super::Controller;
 use crate::{
     kernel::{ConnView, Tables, change_slots},
+    metrics,
     policy::{LaneId, Ns},
 };
 
@@ -83,24 +84,47 @@ fn shift(word: &SharedU32, by: i64) {
     word.add(by as u32);
 }
 
-/// What differed at the last look.
+/// What seemed wrong at the last look.
 #[derive(Debug, Default)]
 pub struct Drift {
-    last: HashMap<LaneId, Sums>,
+    lanes: HashMap<LaneId, Sums>,
+    /// Slots of the accounts' elements too many, by index.
+    accounts: HashMap<u32, i64>,
+    /// Connections of which a picture told something new, and no event since.
+    unheard: HashSet<ConnId>,
 }
 
 impl Drift {
-    /// Compares every lane's counts with its records, and mends what has differed in the same way before and differs so
-    /// in every one of several looks now.
-    pub fn mend(&mut self, tables: &Tables) {
-        let before = std::mem::take(&mut self.last);
+    /// A picture told something new of these connections. Events tell what pictures told: late, or never.
+    pub fn doubt(&mut self, conns: HashSet<ConnId>) {
+        self.unheard = conns;
+    }
+
+    /// There is an event of this connection.
+    pub fn heard_of(&mut self, conn: ConnId) {
+        self.unheard.remove(&conn);
+    }
+
+    /// Compares the counts of every lane and account with the records, and mends what has differed in the same way before
+    /// and differs so in every one of several looks now. Returns how many were mended; `name` is for the log.
+    fn mend(&mut self, tables: &Tables, name: impl Fn(LaneId) -> String) -> u64 {
         let records = sums_of_records(tables);
+        self.mend_lanes(tables, &records, name) + self.mend_accounts(tables, &records)
+    }
+
+    fn mend_lanes(
+        &mut self,
+        tables: &Tables,
+        records: &Records,
+        name: impl Fn(LaneId) -> String,
+    ) -> u64 {
+        let before = std::mem::take(&mut self.lanes);
+        let mut mended = 0;
         for (index, lane) in tables.lanes.iter() {
             let Ok(id) = u16::try_from(index).map(LaneId) else {
                 continue;
             };
-            let recorded = records.get(&id).copied().unwrap_or_default();
-            let difference = Sums::counted(lane).minus(&recorded);
+            let difference = Sums::counted(lane).minus(&records.lane(id));
             if difference == Sums::default() {
                 continue;
             }
@@ -108,43 +132,115 @@ impl Drift {
                 && (0..LOOKS).all(|_| look(tables, id, lane) == Some(difference))
             {
                 warn!(
-                    lane = id.0,
+                    lane = name(id),
                     ?difference,
                     "the lane's counts had drifted from its connections; corrected"
                 );
                 difference.correct(lane);
+                mended += 1;
             } else {
-                self.last.insert(id, difference);
+                self.lanes.insert(id, difference);
             }
         }
+        mended
+    }
+
+    fn mend_accounts(&mut self, tables: &Tables, records: &Records) -> u64 {
+        let before = std::mem::take(&mut self.accounts);
+        let mut mended = 0;
+        for (index, account) in tables.accounts.iter() {
+            let difference = i64::from(account.slots.load()) - records.account(index);
+            if difference == 0 {
+                continue;
+            }
+            let looks = || {
+                let recorded = sums_of_records(tables).account(index);
+                i64::from(account.slots.load()) - recorded
+            };
+            if before.get(&index) == Some(&difference) && (0..LOOKS).all(|_| looks() == difference)
+            {
+                warn!(
+                    element = index,
+                    difference, "an account's slots had drifted from its connections; corrected"
+                );
+                shift(&account.slots, -difference);
+                mended += 1;
+            } else {
+                self.accounts.insert(index, difference);
+            }
+        }
+        mended
     }
 }
 
 /// The difference now; `None` if the counts change during the look.
 fn look(tables: &Tables, id: LaneId, lane: &Lane) -> Option<Sums> {
     let before = Sums::counted(lane);
-    let recorded = sums_of_records(tables)
-        .get(&id)
-        .copied()
-        .unwrap_or_default();
+    let recorded = sums_of_records(tables).lane(id);
     let after = Sums::counted(lane);
     (before == after).then(|| after.minus(&recorded))
 }
 
-fn sums_of_records(tables: &Tables) -> HashMap<LaneId, Sums> {
-    let mut records: HashMap<LaneId, Sums> = HashMap::new();
+/// What the records add up to.
+#[derive(Debug, Default)]
+struct Records {
+    lanes: HashMap<LaneId, Sums>,
+    /// Slots by the index of the account's element.
+    accounts: HashMap<u32, i64>,
+}
+
+impl Records {
+    fn lane(&self, id: LaneId) -> Sums {
+        self.lanes.get(&id).copied().unwrap_or_default()
+    }
+
+    fn account(&self, index: u32) -> i64 {
+        self.accounts.get(&index).copied().unwrap_or_default()
+    }
+}
+
+fn sums_of_records(tables: &Tables) -> Records {
+    let mut records = Records::default();
     for view in tables.views() {
         if let Some(lane) = view.lane() {
-            records
-                .entry(lane)
-                .or_default()
-                .add(view.class(), view.gate());
+            let sums = records.lanes.entry(lane).or_default();
+            sums.add(view.class(), view.gate());
+        }
+        if view.gate().holds_slot()
+            && let Some(index) = view.record.account.load().checked_sub(1)
+        {
+            *records.accounts.entry(index).or_default() += 1;
         }
     }
     records
 }
 
 impl Controller {
+    /// Counts what the last picture told and no event since: that news was lost. Call it when the ring has been read.
+    pub(super) fn count_lost_news(&mut self) {
+        let lost = std::mem::take(&mut self.drift.unheard);
+        if !lost.is_empty() {
+            warn!(
+                connections = lost.len(),
+                "news of connections was lost, or came twice; corrected from the kernel's records"
+            );
+            self.metrics
+                .count_drift(metrics::Drift::News, lost.len() as u64);
+        }
+    }
+
+    /// Mends counts that differ from the records.
+    pub(super) fn mend_counts(&mut self) {
+        let lanes = &self.lanes;
+        let name = |id| {
+            lanes
+                .get(id)
+                .map_or_else(|| id.0.to_string(), |lane| lane.config.name.clone())
+        };
+        let mended = self.drift.mend(&self.tables, name);
+        self.metrics.count_drift(metrics::Drift::Counts, mended);
+    }
+
     /// Gives back what belongs to connections that no program of ours will see the end of.
     pub(super) fn reap(&mut self, now: Ns, view: &ConnView) {
         if view.gate() == Gate::Doomed {

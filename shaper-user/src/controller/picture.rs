@@ -5,17 +5,18 @@ use std::{
     time::Duration,
 };
 
-use shaper_common::{Gate, SlotWord};
+use shaper_common::{ConnId, Gate, SlotWord};
 
 use super::{
     Controller,
-    translate::{handle, held},
+    translate::{conn_id, handle, held},
 };
 use crate::policy::{AccountId, ClientId, Event, LaneId, Ns, OpenConn, Picture, Stage};
 
 impl Controller {
-    /// Replaces the policy's picture by what the maps say, and lets go of what nothing uses any more.
-    pub(super) fn reconcile(&mut self, now: Ns) {
+    /// Replaces the policy's picture by what the maps say, and lets go of what nothing uses any more. Returns the
+    /// connections of which the policy knew something else: the news of that was lost, or is on its way.
+    pub(super) fn reconcile(&mut self, now: Ns) -> HashSet<ConnId> {
         let mut pictures: BTreeMap<LaneId, Picture> = self
             .lanes
             .iter()
@@ -91,6 +92,7 @@ impl Controller {
             self.policy
                 .on_event(now, lane, Event::Reconcile(picture), &mut self.actions);
         }
+        let corrected = self.policy.drain_corrected().map(conn_id).collect();
         self.carry_out(now);
         for view in &views {
             self.reap(now, view);
@@ -100,5 +102,6 @@ impl Controller {
         let _ = self.in_use.send(remotes);
         self.accounts.retain(&accounts, &mut self.tables);
         self.namespaces.retain(|netns| namespaces.contains(&netns));
+        corrected
     }
 }

@@ -172,7 +172,8 @@ impl Controller {
         self.configured.send_replace(config.lanes.clone());
         self.loaded = config;
         // A lane that was removed and is back has connections that its new policy does not know.
-        self.reconcile(kernel::now());
+        // New to the policy, but no drift.
+        let _ = self.reconcile(kernel::now());
         self.refresh_classes();
         Ok(())
     }

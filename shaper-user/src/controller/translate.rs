@@ -32,6 +32,7 @@ impl Controller {
         };
         let now = kernel::now();
         let id = event.conn();
+        self.drift.heard_of(id);
         let account = self.account(lane, event);
         let open = OpenConn {
             conn: handle(id),

@@ -22,6 +22,10 @@ const ALL_STATES: u32 = u32::MAX;
 /// A socket that has a peer or is looking for one: `TCP_ESTABLISHED` (1) and `TCP_SYN_SENT` (2) of tcp_states.h.
 const CONNECTED: u32 = 1 << 1 | 1 << 2;
 
+/// Offset of `idiag_timer` in `struct inet_diag_msg`, and its value for TIME_WAIT (`inet_twsk_diag_fill`).
+const TIMER: usize = 2;
+const TIMER_TIME_WAIT: u8 = 3;
+
 /// `INET_DIAG_CGROUP_ID` of include/uapi/linux/inet_diag.h: Linux 5.9, told without being asked for.
 const INET_DIAG_CGROUP_ID: u16 = 21;
 
@@ -88,28 +92,11 @@ impl Diag {
     /// `NotFound`: there is no such socket (any more). `Unsupported`: the kernel was built without socket destroy.
     /// `PermissionDenied` without CAP_NET_ADMIN in the namespace.
     pub fn destroy(&self, route: &Route, cookie: u64) -> io::Result<()> {
-        let tuple = &route.tuple;
-        let mut request = Request {
+        self.exchange(&Request {
             kind: SOCK_DESTROY,
             flags: (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16,
-            local_port: tuple.local_port.to_be_bytes(),
-            remote_port: tuple.remote_port.to_be_bytes(),
-            local: tuple.local,
-            remote: tuple.remote,
-            // A socket that is bound to an interface is found only with it (`inet_bound_dev_eq`).
-            ifindex: route.ifindex,
-            cookie: [cookie as u32, (cookie >> 32) as u32],
-            ..Request::about_tcp(libc::AF_INET6, ALL_STATES)
-        };
-        if let (Some(local), Some(remote)) =
-            (segment::v4_of(&tuple.local), segment::v4_of(&tuple.remote))
-        {
-            request.family = libc::AF_INET as u8;
-            (request.local, request.remote) = ([0; 16], [0; 16]);
-            request.local[..4].copy_from_slice(&local);
-            request.remote[..4].copy_from_slice(&remote);
-        }
-        self.exchange(&request)
+            ..Request::about_socket(route, cookie)
+        })
     }
 
     /// All connected TCP sockets of the namespace, both families. Before Linux 5.9 their cgroups are not told, and the
@@ -123,6 +110,33 @@ impl Diag {
             self.dump(family, &mut sockets)?;
         }
         Ok(sockets)
+    }
+
+    /// Whether there is a TCP socket with this cookie between these addresses. What waits out TIME_WAIT, or an orphan's
+    /// FIN_WAIT2, is none any more: programs have seen the end of it (`tcp_time_wait` ends in `tcp_done`).
+    ///
+    /// # Errors
+    /// What the kernel says, but that there is none.
+    pub fn exists(&self, route: &Route, cookie: u64) -> io::Result<bool> {
+        self.send(&Request {
+            kind: SOCK_DIAG_BY_FAMILY,
+            flags: libc::NLM_F_REQUEST as u16,
+            ..Request::about_socket(route, cookie)
+        })?;
+        // What it says of the socket may be longer; it is not asked for.
+        let mut answer = [0; 1024];
+        let received = self.receive(&mut answer)?;
+        match Messages(received).next() {
+            Some(message) if i32::from(message.kind) == libc::NLMSG_ERROR => {
+                match error_in(message.payload) {
+                    // `inet_diag_find_one_icsk`, for another socket between the same addresses too.
+                    error if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                    error => Err(error),
+                }
+            }
+            Some(message) => Ok(message.payload.get(TIMER) != Some(&TIMER_TIME_WAIT)),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 
     fn dump(&self, family: i32, sockets: &mut Vec<TcpSocket>) -> io::Result<()> {
@@ -194,6 +208,30 @@ impl Diag {
 }
 
 impl Request {
+    /// About one TCP socket.
+    fn about_socket(route: &Route, cookie: u64) -> Self {
+        let tuple = &route.tuple;
+        let mut request = Self {
+            local_port: tuple.local_port.to_be_bytes(),
+            remote_port: tuple.remote_port.to_be_bytes(),
+            local: tuple.local,
+            remote: tuple.remote,
+            // A socket that is bound to an interface is found only with it (`inet_bound_dev_eq`).
+            ifindex: route.ifindex,
+            cookie: [cookie as u32, (cookie >> 32) as u32],
+            ..Self::about_tcp(libc::AF_INET6, ALL_STATES)
+        };
+        if let (Some(local), Some(remote)) =
+            (segment::v4_of(&tuple.local), segment::v4_of(&tuple.remote))
+        {
+            request.family = libc::AF_INET as u8;
+            (request.local, request.remote) = ([0; 16], [0; 16]);
+            request.local[..4].copy_from_slice(&local);
+            request.remote[..4].copy_from_slice(&remote);
+        }
+        request
+    }
+
     /// About TCP sockets of one family in these states.
     fn about_tcp(family: i32, states: u32) -> Self {
         Self {

@@ -9,7 +9,7 @@ use aya::maps::{MapData, RingBuf};
 use shaper_common::{Event, Glimpse};
 
 /// One record of the ring.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Message {
     Event(Event),
     Glimpse(Box<Glimpse>),
@@ -18,11 +18,17 @@ pub enum Message {
 /// The consumer's side of the event ring.
 pub struct Events {
     ring: RingBuf<MapData>,
+    #[cfg(debug_assertions)]
+    faults: super::faults::Faults,
 }
 
 impl Events {
     pub(super) fn new(ring: RingBuf<MapData>) -> Self {
-        Self { ring }
+        Self {
+            ring,
+            #[cfg(debug_assertions)]
+            faults: super::faults::Faults::from_environment(),
+        }
     }
 
     /// A descriptor for epoll: readable when the kernel asked for attention.
@@ -40,19 +46,27 @@ impl Iterator for Events {
 
     /// The next message; `None` when the ring is empty.
     fn next(&mut self) -> Option<Message> {
-        loop {
-            let item = self.ring.next()?;
-            // SAFETY: in both cases long enough, and every bit pattern is a valid value.
-            unsafe {
-                if item.len() >= size_of::<Glimpse>() {
-                    let glimpse = item.as_ptr().cast::<Glimpse>().read_unaligned();
-                    return Some(Message::Glimpse(Box::new(glimpse)));
-                }
-                if item.len() >= size_of::<Event>() {
-                    return Some(Message::Event(
-                        item.as_ptr().cast::<Event>().read_unaligned(),
-                    ));
-                }
+        let ring = &mut self.ring;
+        #[cfg(debug_assertions)]
+        return self.faults.next(|| read(ring));
+        #[cfg(not(debug_assertions))]
+        read(ring)
+    }
+}
+
+fn read(ring: &mut RingBuf<MapData>) -> Option<Message> {
+    loop {
+        let item = ring.next()?;
+        // SAFETY: in both cases long enough, and every bit pattern is a valid value.
+        unsafe {
+            if item.len() >= size_of::<Glimpse>() {
+                let glimpse = item.as_ptr().cast::<Glimpse>().read_unaligned();
+                return Some(Message::Glimpse(Box::new(glimpse)));
+            }
+            if item.len() >= size_of::<Event>() {
+                return Some(Message::Event(
+                    item.as_ptr().cast::<Event>().read_unaligned(),
+                ));
             }
         }
     }

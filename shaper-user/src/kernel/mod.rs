@@ -6,6 +6,8 @@ mod clock;
 mod diag;
 mod error;
 mod events;
+#[cfg(debug_assertions)]
+mod faults;
 mod gates;
 mod load;
 mod netns;

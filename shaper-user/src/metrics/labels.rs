@@ -88,6 +88,18 @@ label! {
     }
 }
 
+label! {
+    /// Where two accounts of one thing had drifted apart and were brought together again.
+    Drift {
+        /// The policy's picture and the records: news was lost, or came twice. Connections.
+        News = "news",
+        /// A lane's or an account's counts in the kernel, and the records they count. Counts.
+        Counts = "counts",
+        /// The records and the sockets: an end that no program saw. Connections.
+        Sockets = "sockets",
+    }
+}
+
 impl Label for Class {
     const ALL: &'static [Self] = &Self::ALL;
 

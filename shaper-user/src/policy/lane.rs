@@ -34,6 +34,8 @@ pub(super) struct Turn<'a> {
     pub(super) actions: &'a mut Vec<Action>,
     pub(super) ended: &'a mut Vec<Ended>,
     pub(super) erred: &'a mut Vec<Erred>,
+    /// Connections about which the lane was wrong.
+    pub(super) corrected: &'a mut Vec<ConnHandle>,
 }
 
 #[derive(Debug)]

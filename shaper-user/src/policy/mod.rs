@@ -85,6 +85,7 @@ pub struct Policy {
     erred: Vec<Erred>,
     /// Whether a [`Lasting`] may have changed since it was last asked.
     lasting_changed: bool,
+    corrected: Vec<ConnHandle>,
 }
 
 impl Policy {
@@ -125,6 +126,7 @@ impl Policy {
             actions,
             ended: &mut self.ended,
             erred: &mut self.erred,
+            corrected: &mut self.corrected,
         });
     }
 
@@ -187,6 +189,12 @@ impl Policy {
         std::mem::take(&mut self.lasting_changed)
     }
 
+    /// Connections of which pictures have told something new since the last call: the news of it was lost, or is on its
+    /// way.
+    pub fn drain_corrected(&mut self) -> std::vec::Drain<'_, ConnHandle> {
+        self.corrected.drain(..)
+    }
+
     /// The lanes that exist.
     pub fn lanes(&self) -> impl Iterator<Item = LaneId> {
         self.lanes.keys().copied()
@@ -237,6 +245,7 @@ impl Policy {
                 actions,
                 ended: &mut self.ended,
                 erred: &mut self.erred,
+                corrected: &mut self.corrected,
             },
         );
         self.lasting_changed |= lane.lasting() != before.1;

@@ -16,6 +16,7 @@ impl Lane {
         let held: HashMap<_, _> = picture.held.iter().map(|held| (held.conn, held)).collect();
 
         let released: Vec<_> = self.ledger.conns().filter(|c| !open.contains(c)).collect();
+        turn.corrected.extend(&released);
         for conn in released {
             let holder = self.ledger.give_back(conn);
             self.sync_cap(holder.and_then(|holder| holder.account), turn.names);
@@ -28,6 +29,7 @@ impl Lane {
                 None if open.contains(&conn) => {}
                 None => {
                     if let Some(waiter) = self.queue.remove(conn) {
+                        turn.corrected.push(conn);
                         self.leave_ticket(waiter, turn.now);
                     }
                 }
@@ -39,6 +41,7 @@ impl Lane {
             if self.ledger.holds(open.conn) {
                 continue;
             }
+            turn.corrected.push(open.conn);
             let waited = self.queue.get(open.conn).is_some();
             if waited {
                 let found = self.ledger.slots();
@@ -49,6 +52,9 @@ impl Lane {
             self.adopt(open, waited, turn.names);
         }
         for held in picture.held {
+            if self.queue.get(held.conn).is_none() && !self.leaving.contains(&held.conn) {
+                turn.corrected.push(held.conn);
+            }
             self.enqueue(held, turn);
         }
         self.health.first_bytes.set_unanswered(picture.unanswered);
