@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shaper_tests::client::Running;
+use shaper_tests::clock::poll_until;
 use shaper_tests::controller::Controller;
 use shaper_tests::crowd::{Crowd, Habit, Report};
 use shaper_tests::gateway::{Answer, Gateway};
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// few.
 const RATIO: u64 = 20;
 /// What a call takes at least, for the ratio: the differences below are the scheduler's.
-const LEAST_US: u64 = 2_000;
+const LEAST_US: u64 = 5_000;
 
 /// Calls of each quiet client.
 const CALLS: u64 = 50;
@@ -109,8 +110,14 @@ impl Scene {
             );
         }
         assert!(resident < RESIDENT, "{resident} bytes");
-        self.controller
-            .wait_until_within("abused", PATIENCE, |lane| lane.is_quiet())?;
+        // A loop that has tens of thousands of ends to hear of may be late with its answers.
+        let quiet = || {
+            self.controller
+                .lane("abused")
+                .is_ok_and(|lane| lane.is_quiet())
+                .then_some(())
+        };
+        poll_until(PATIENCE, quiet).context("the lane is not quiet in the end")?;
         let kernel = Maps::of(self.controller.pid())?;
         assert!(
             kernel.first_lane()?.is_quiet(),
@@ -161,8 +168,6 @@ fn a_process_that_keeps_more_connections_than_the_table_holds_hurts_nobody_else(
     let connects: u64 = Scale::asked().pick(70_000, 5_000);
     let scene = Scene::set(65_536)?;
     let rush = Crowd {
-        // One worker's descriptors would not do.
-        workers: 4,
         hold: connects as usize,
         stay: Duration::from_secs(5),
         ..abuser(&scene, Habit::Rush, connects)

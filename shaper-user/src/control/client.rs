@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        control::{ControlSocket, serve},
+        control::{ControlSocket, ErrorKind, serve},
         handle::{Handle, stub},
         snapshot::samples,
     };
@@ -278,6 +278,56 @@ mod tests {
                 );
             }
             Client::connect(path).unwrap().status().unwrap();
+        });
+    }
+
+    /// E9: whatever line comes, the answer is one line that says what is wrong with it.
+    #[test]
+    fn two_thousand_malformed_lines_get_a_clear_error_each() {
+        const MEANT: [&str; 5] = [
+            r#"{"version":1,"request":"status"}"#,
+            r#"{"version":1,"request":"waiters"}"#,
+            r#"{"version":1,"request":"pause","lane":"reasoning","for_ms":30000}"#,
+            r#"{"version":1,"request":"resume","lane":"reasoning"}"#,
+            r#"{"version":1,"request":"set","lane":"reasoning","key":"max_inflight","value":"4"}"#,
+        ];
+        with_controller(|path| {
+            let mut stream = BufReader::new(UnixStream::connect(path).unwrap());
+            let mut random = 0x2545_f491_4f6c_dd1d_u64;
+            let mut below = |bound: usize| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random as usize % bound
+            };
+            let mut malformed = 0;
+            while malformed < 2000 {
+                let mut line = MEANT[below(MEANT.len())].as_bytes().to_vec();
+                for _ in 0..=below(3) {
+                    let at = below(line.len());
+                    match below(3) {
+                        0 => line.truncate(at.max(1)),
+                        1 => line[at] = below(256) as u8,
+                        _ => line.insert(at, b"{}[]\",:-0\0"[below(10)]),
+                    }
+                }
+                line.retain(|byte| *byte != b'\n');
+                if line.is_empty() || decode::<Request>(&line).is_ok() {
+                    continue;
+                }
+                malformed += 1;
+                line.push(b'\n');
+                stream.get_mut().write_all(&line).unwrap();
+                let mut answer = Vec::new();
+                stream.read_until(b'\n', &mut answer).unwrap();
+                match decode::<Reply>(&answer).unwrap() {
+                    Reply::Error { kind, message } => {
+                        assert_eq!(kind, ErrorKind::BadRequest, "{message}");
+                        assert!(message.contains("protocol"), "{message}");
+                    }
+                    reply => panic!("{reply:?} to {:?}", String::from_utf8_lossy(&line)),
+                }
+            }
         });
     }
 

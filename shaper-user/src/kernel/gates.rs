@@ -3,11 +3,9 @@
 //! Counterpart of `record.rs` and `slot.rs` in the kernel object. Every change of a gate is a compare-and-swap; who wins
 //! it settles the counts, so each is settled once, whichever side was faster.
 
-use shaper_common::{
-    Account, Class, Conn, ConnId, Gate, GateWord, Lane, LaneMode, SharedU32, SlotWord,
-};
+use shaper_common::{Account, Class, ConnId, Gate, GateWord, Lane, LaneMode, SharedU32, SlotWord};
 
-use super::{tables::Tables, view::ConnView};
+use super::{shared::ConnWords, tables::Tables, view::ConnView};
 use crate::policy::Ns;
 
 /// Why a waiter could not be admitted.
@@ -60,7 +58,7 @@ impl Tables {
     }
 
     /// The record of `id`, if its SYN is held.
-    fn held_syn(&self, id: ConnId) -> Option<&Conn> {
+    fn held_syn(&self, id: ConnId) -> Option<ConnWords<'_>> {
         self.view(id).filter(|view| view.gate() == Gate::HeldSyn)?;
         self.conns.get(id.index)
     }
@@ -224,7 +222,12 @@ impl Share<'_> {
 }
 
 /// Changes the gate to `to` while it satisfies `from`. Returns the gate before.
-fn change_gate(conn: &Conn, id: ConnId, from: impl Fn(Gate) -> bool, to: Gate) -> Option<Gate> {
+fn change_gate(
+    conn: ConnWords<'_>,
+    id: ConnId,
+    from: impl Fn(Gate) -> bool,
+    to: Gate,
+) -> Option<Gate> {
     let changed = conn.gate.update(|bits| {
         let word = GateWord::from_bits(bits);
         let ours = word.generation() == id.generation && from(word.gate());

@@ -3,11 +3,13 @@
 use std::{io, os::fd::AsFd, ptr::NonNull};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use shaper_common::{Account, Conn, Globals, Lane, SharedU32, SharedU64};
 
 /// A memory-mapped BPF array (`BPF_F_MMAPABLE`, Linux 5.5) of `T`.
 ///
-/// `T` is an ABI type whose concurrently written fields are atomic words, so shared references to elements are sound
-/// while the kernel writes them. Plain fields that only the kernel writes are read from a [copy](SharedArray::copy).
+/// Memory that the kernel writes at any moment: Rust may have references to its atomic words and to nothing else. Where
+/// an element has nothing else ([`Words`]), that is the element; of a [`Conn`] they are [`ConnWords`]. Plain fields
+/// are read from a [copy](SharedArray::copy).
 #[derive(Debug)]
 pub struct SharedArray<T> {
     base: NonNull<T>,
@@ -18,6 +20,31 @@ pub struct SharedArray<T> {
 unsafe impl<T: Sync> Send for SharedArray<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for SharedArray<T> {}
+
+/// An element all of whose fields are words that change only by atomic operations, or never.
+///
+/// # Safety
+/// As said: a reference to a plain field that the kernel writes is undefined behaviour.
+pub unsafe trait Words {}
+
+// SAFETY: all fields are shared words, but for ones that nobody writes.
+unsafe impl Words for Lane {}
+// SAFETY: all fields are shared words.
+unsafe impl Words for Account {}
+// SAFETY: all fields are shared words.
+unsafe impl Words for Globals {}
+
+/// The words of a connection record.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnWords<'a> {
+    pub gate: &'a SharedU64,
+    pub admitted_ns: &'a SharedU64,
+    pub released_ns: &'a SharedU64,
+    pub response_end: &'a SharedU64,
+    pub account: &'a SharedU32,
+    pub protocol: &'a SharedU32,
+    pub held_version: &'a SharedU32,
+}
 
 impl<T> SharedArray<T> {
     /// Maps all `len` elements of the array behind `map`.
@@ -55,31 +82,60 @@ impl<T> SharedArray<T> {
         self.len as u32
     }
 
-    /// The element at `index`, for its atomic fields.
-    pub fn get(&self, index: u32) -> Option<&T> {
-        self.contains(index).then(|| {
-            // SAFETY: in bounds; the mapping lives as long as `self`.
-            unsafe { self.base.add(index as usize).as_ref() }
-        })
-    }
-
     /// A private copy of the element at `index`, taken while the kernel may be writing it: fields can be of different
     /// moments, and callers check what tells users of an element apart before and after.
     pub fn copy(&self, index: u32) -> Option<T> {
-        self.contains(index).then(|| {
-            // SAFETY: in bounds; `T` is plain data of which every bit pattern is valid. Volatile, so that each call
-            // reads memory.
-            unsafe { self.base.add(index as usize).as_ptr().read_volatile() }
-        })
+        // SAFETY: in bounds; `T` is plain data of which every bit pattern is valid. Volatile, so that each call reads
+        // memory.
+        self.at(index)
+            .map(|element| unsafe { element.as_ptr().read_volatile() })
     }
 
-    /// All elements, for their atomic fields.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..self.len()).filter_map(|index| Some((index, self.get(index)?)))
+    fn at(&self, index: u32) -> Option<NonNull<T>> {
+        // SAFETY: in bounds.
+        self.contains(index)
+            .then(|| unsafe { self.base.add(index as usize) })
     }
 
     fn contains(&self, index: u32) -> bool {
         (index as usize) < self.len
+    }
+}
+
+impl<T: Words> SharedArray<T> {
+    /// The element at `index`.
+    pub fn get(&self, index: u32) -> Option<&T> {
+        // SAFETY: in bounds, alive as long as `self`, and nothing in it changes but atomically.
+        self.at(index).map(|element| unsafe { element.as_ref() })
+    }
+
+    /// All elements.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..self.len()).filter_map(|index| Some((index, self.get(index)?)))
+    }
+}
+
+impl SharedArray<Conn> {
+    /// The words of the record at `index`.
+    pub fn get(&self, index: u32) -> Option<ConnWords<'_>> {
+        let conn = self.at(index)?.as_ptr();
+        // SAFETY: in bounds and alive as long as `self`; the plain fields are not referred to.
+        Some(unsafe {
+            ConnWords {
+                gate: &(*conn).gate,
+                admitted_ns: &(*conn).admitted_ns,
+                released_ns: &(*conn).released_ns,
+                response_end: &(*conn).response_end,
+                account: &(*conn).account,
+                protocol: &(*conn).protocol,
+                held_version: &(*conn).held.version,
+            }
+        })
+    }
+
+    /// The words of all records.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, ConnWords<'_>)> {
+        (0..self.len()).filter_map(|index| Some((index, self.get(index)?)))
     }
 }
 

@@ -145,7 +145,7 @@ impl Tables {
             if word.gate() == Gate::Free {
                 return None;
             }
-            let version = conn.held.version.load();
+            let version = conn.held_version.load();
             let record = self.conns.copy(index)?;
             // What identifies a connection is written before its gate is set, so an unchanged word means that those
             // fields are unmixed; the held header has a version of its own; times and counts are each of some recent
@@ -153,7 +153,7 @@ impl Tables {
             fence(Ordering::Acquire);
             let unmixed = conn.gate.load() == word.bits()
                 && version % 2 == 0
-                && conn.held.version.load() == version;
+                && conn.held_version.load() == version;
             if unmixed {
                 let id = ConnId {
                     index,

@@ -1,16 +1,30 @@
 //! Accepting HTTP connections, within limits.
 
-use std::{io, net::TcpListener, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    net::TcpListener,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::Router;
-use hyper::server::conn::http1;
+use hyper::{
+    server::conn::http1,
+    service::{Service, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::{
     net::TcpStream,
-    sync::{Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::{AbortHandle, yield_now},
     time::{sleep, timeout},
 };
 use tracing::{debug, warn};
@@ -25,7 +39,8 @@ const HEADER_COUNT: usize = 64;
 /// What clients may take of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections served at once. Further ones wait in the listen backlog.
+    /// Connections served at once. One more ends the oldest of those whose request has not come yet; where every one is at
+    /// work, it waits.
     pub connections: usize,
     /// Longest time for the head of a request, and so for silence between requests.
     pub header_read: Duration,
@@ -54,6 +69,7 @@ pub(super) async fn serve(
     let mut stopped = pin!(stopped);
     let connections = Arc::new(Semaphore::new(limits.connections));
     let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
+    let mut guests = Guests::default();
     let (stopping, ending) = watch::channel(());
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -62,10 +78,10 @@ pub(super) async fn serve(
         .max_header_size(HEADER_BYTES);
     loop {
         let accepted = async {
-            let permit = connections.clone().acquire_owned().await;
-            (permit, listener.accept().await)
+            let stream = listener.accept().await;
+            (stream, guests.make_room(&connections).await)
         };
-        let (permit, accepted) = tokio::select! {
+        let (accepted, permit) = tokio::select! {
             accepted = accepted => accepted,
             () = &mut stopped => break,
         };
@@ -79,12 +95,21 @@ pub(super) async fn serve(
             }
         };
         let (http, router, ending) = (http.clone(), router.clone(), ending.clone());
-        tokio::spawn(async move {
-            if let Err(error) = connection(&http, stream, router, limits.lifetime, ending).await {
+        let busy = Arc::new(AtomicBool::new(false));
+        let at_work = busy.clone();
+        let task = tokio::spawn(async move {
+            let served = connection(&http, stream, router, &at_work, limits.lifetime, ending);
+            if let Err(error) = served.await {
                 debug!(%error, "HTTP connection ended");
             }
             drop(permit);
         });
+        guests.0.push_back(Guest {
+            busy,
+            task: task.abort_handle(),
+        });
+        // A request that came with its connection is read before the next newcomer asks for room.
+        yield_now().await;
     }
     drop((listener, stopping));
     if timeout(GRACE, connections.acquire_many(all)).await.is_err() {
@@ -93,15 +118,55 @@ pub(super) async fn serve(
     Ok(())
 }
 
+/// The connections there are, the oldest first.
+#[derive(Default)]
+struct Guests(VecDeque<Guest>);
+
+struct Guest {
+    /// A request of it is being answered.
+    busy: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Guests {
+    /// Waits for room for one more, and makes it if an idle connection can give way: clients that only connect must not
+    /// keep a scraper out.
+    async fn make_room(&mut self, connections: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        self.0.retain(|guest| !guest.task.is_finished());
+        if connections.available_permits() == 0 {
+            let idle = |guest: &Guest| !guest.busy.load(Ordering::Relaxed);
+            if let Some(guest) = self
+                .0
+                .iter()
+                .position(idle)
+                .and_then(|at| self.0.remove(at))
+            {
+                guest.task.abort();
+            }
+        }
+        connections.clone().acquire_owned().await.ok()
+    }
+}
+
 /// Serves one connection until the client ends it, `lifetime` is over or the sender of `ending` is dropped.
 async fn connection(
     http: &http1::Builder,
     stream: TcpStream,
     router: Router,
+    busy: &AtomicBool,
     lifetime: Duration,
     mut ending: watch::Receiver<()>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let service = TowerToHyperService::new(router);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|request| {
+        let answer = router.call(request);
+        async {
+            busy.store(true, Ordering::Relaxed);
+            let answer = answer.await;
+            busy.store(false, Ordering::Relaxed);
+            answer
+        }
+    });
     let mut served = pin!(http.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         ended = &mut served => return Ok(ended?),

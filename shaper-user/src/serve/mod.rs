@@ -336,6 +336,36 @@ pub(in crate::serve) mod tests {
         });
     }
 
+    /// Many times as many clients as are served at once, who connect and say nothing.
+    #[test]
+    fn a_crowd_that_only_connects_keeps_nobody_out() {
+        with_server(Loop::Answers, |server, _| {
+            let begun = Instant::now();
+            let crowd: Vec<TcpStream> = (0..200).map(|_| connect(server)).collect();
+            for _ in 0..10 {
+                assert_eq!(body(&get(server, "/healthz")), "ok\n");
+            }
+            drop(crowd);
+            // Each in its turn would have been cut off after 200 ms, two at a time.
+            let took = begun.elapsed();
+            assert!(took < Duration::from_secs(10), "{took:?}");
+        });
+    }
+
+    #[test]
+    fn thousands_of_connections_with_garbage_leave_the_server_as_it_was() {
+        with_server(Loop::Answers, |server, _| {
+            for number in 0..3000_u32 {
+                let mut stream = connect(server);
+                let garbage = number.wrapping_mul(0x9e37_79b9).to_le_bytes().repeat(8);
+                let sent = &garbage[..number as usize % garbage.len()];
+                // Whether it is read to the end or not.
+                let _ = stream.write_all(sent);
+            }
+            assert_eq!(body(&get(server, "/healthz")), "ok\n");
+        });
+    }
+
     #[test]
     fn a_connection_that_is_too_old_ends_between_two_responses() {
         with_server(Loop::Answers, |server, _| {

@@ -1,6 +1,6 @@
 //! Whatever the files hold, the answer is a configuration or a list of errors.
 
-use proptest::prelude::*;
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use shaper_user::config::{ConfigErrors, EndpointSpec};
 
 use crate::parse;
@@ -117,6 +117,26 @@ proptest! {
                 let again = EndpointSpec::parse(&spec.to_string()).map(|(spec, _)| spec);
                 prop_assert_eq!(again, Ok(spec));
             }
+        }
+    }
+}
+
+/// E9: 2,000 different ways to get a lane wrong, each told with its place and remedy.
+#[test]
+fn two_thousand_malformed_configurations_get_a_clear_error_each() {
+    let mut runner = TestRunner::deterministic();
+    let edits = prop::collection::vec((0.0..1.0f64, 0..4usize, piece()), 1..4);
+    let mut malformed = 0;
+    while malformed < 2000 {
+        let edits = edits.new_tree(&mut runner).unwrap().current();
+        let lane = edits
+            .iter()
+            .fold(LANE.to_owned(), |text, (at, remove, insert)| {
+                edit(&text, *at, *remove, insert)
+            });
+        if let Err(errors) = parse(&[("lanes.d/a.toml", &lane)]) {
+            assert_well_formed(&errors);
+            malformed += 1;
         }
     }
 }

@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const MOMENT: Duration = Duration::from_millis(10);
 /// Longer than any `wake_bytes`.
 const BODY: [u8; 512] = [b'.'; 512];
+/// More than there are connection records.
+const DESCRIPTORS: u64 = 100_000;
 /// Times of calls that are kept: the median of more would be the same.
 const TIMES: usize = 1 << 16;
 
@@ -100,9 +102,11 @@ fn main() -> Result<()> {
         .nth(1)
         .context("usage: shaper-test-crowd CROWD")?;
     let crowd: Crowd = serde_json::from_str(&crowd).context("this is no crowd")?;
-    // Descriptors are what a crowd needs.
+    // Descriptors are what a crowd needs. Without the privilege for more, what there is has to do.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    let wanted = most.max(DESCRIPTORS);
+    setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted)
+        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, most, most))?;
     let counts = Counts::shared()?;
 
     let start = |worker: u64| -> Result<(Pid, u64)> {
