@@ -25,7 +25,8 @@ use crate::{
 ///   {"arrival_s": 12.5, "lane": "reasoning", "priority": "bulk", "service_s": 3.2}
 ///
 /// To ask "what would a limit of 6 have done?", copy the configuration, change the limit, and name the copy with
-/// --config. Requests keep their arrival and service times, clients do not retry, and nothing touches the network.
+/// --config. Requests keep their arrival and service times, clients do not retry, and nothing touches the network. A trace
+/// does not tell what the gateway answered, so `[adaptive]` and `retry_after_max` change nothing.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
     #[command(flatten)]
