@@ -2,6 +2,8 @@
 //!
 //! Counters and histograms are recorded as things happen; gauges are set from a [`Snapshot`] when somebody scrapes.
 
+#[cfg(test)]
+mod deployed;
 mod labels;
 mod lane;
 mod register;

@@ -77,6 +77,19 @@ pub fn installed_client(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Prometheus's tool for checking rules: one that is installed, or what `cargo xtask setup` has unpacked.
+///
+/// # Errors
+/// If there is none.
+pub fn promtool() -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let installed = env::split_paths(&path).map(|directory| directory.join("promtool"));
+    match installed.into_iter().find(|candidate| candidate.is_file()) {
+        Some(found) => Ok(found),
+        None => installed_client("promtool/promtool"),
+    }
+}
+
 /// Test executables lie in `target/PROFILE/deps`, binaries in `target/PROFILE`.
 fn beside_the_test(name: &str) -> Result<PathBuf> {
     let itself = env::current_exe().context("cannot find the running program's own path")?;

@@ -6,6 +6,7 @@ mod command;
 mod demo;
 mod executables;
 mod kernel_object;
+mod promtool;
 mod reproducible;
 mod run;
 mod setup;

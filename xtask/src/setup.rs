@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     command::{self, cargo, find_program, privileged},
-    test_clients,
+    promtool, test_clients,
     toolchain::{BPF_LINKER_VERSION, Toolchain, has_rustup, linker_version},
 };
 
@@ -75,6 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
     match toolchain {
         Ok(toolchain) if absent.is_empty() => {
             test_clients::install()?;
+            promtool::install()?;
             eprintln!("ready: {}, {}", toolchain.compiler, toolchain.linker);
             Ok(())
         }
