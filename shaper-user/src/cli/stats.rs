@@ -144,7 +144,10 @@ fn table(report: &Report) -> String {
         DIM,
         &format!(
             "shaper {} · {} · since {}",
-            report.version, report.generated_at, report.since
+            report.version,
+            // To the second: for people.
+            Timestamp::from_second(report.generated_at.as_second()).unwrap_or(report.generated_at),
+            report.since
         ),
     )];
     if let Some(problem) = &report.problem {
