@@ -40,3 +40,16 @@ pub fn opaque(mut number: u32) -> u32 {
     };
     number
 }
+
+/// The same number, which the verifier then knows to lie between `MIN` and `MAX`; `None` if it does not.
+///
+/// Counted from `MIN`: of two comparisons LLVM makes one of `number - MIN`, and the verifier learns nothing of `number`.
+/// From a comparison with zero it learns no lower bound before Linux 6.8.
+#[inline(always)]
+pub fn within<const MIN: u32, const MAX: u32>(number: u32) -> Option<u32> {
+    let above = opaque(number.wrapping_sub(MIN));
+    if above > MAX - MIN {
+        return None;
+    }
+    Some(above + MIN)
+}

@@ -7,7 +7,7 @@ use shaper_common::{
 };
 
 use crate::{
-    access::opaque,
+    access::within,
     count::count,
     emit::{Urgency, emit, now_ns},
     glimpse, packet,
@@ -360,10 +360,10 @@ fn acknowledgement(conn: &Conn) -> u32 {
 /// Keeps the TCP header of a packet that is dropped, for the controller to send in the socket's name.
 #[inline(always)]
 fn keep_header(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment) {
-    let len = opaque(segment.tcp_header_len);
-    if !(20..=HEADER_CAPACITY as u32).contains(&len) {
+    const SHORTEST: u32 = 20;
+    let Some(len) = within::<SHORTEST, { HEADER_CAPACITY as u32 }>(segment.tcp_header_len) else {
         return;
-    }
+    };
     conn.held.version.add(1);
     let header = (&raw mut conn.held.header).cast();
     // SAFETY: `len` bytes fit into `header`.

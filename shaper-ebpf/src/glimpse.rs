@@ -9,7 +9,7 @@ use aya_ebpf::{
 use shaper_common::{Conn, ConnId, Counter, EventKind, GLIMPSE_CAPACITY, Glimpse, Segment};
 
 use crate::{
-    access::opaque,
+    access::within,
     count::count,
     egress::Outgoing,
     emit::{Urgency, event},
@@ -49,25 +49,21 @@ fn send(
     received: u32,
     urgency: Urgency,
 ) {
+    const CAPACITY: u32 = GLIMPSE_CAPACITY as u32;
+    let Some(len) = within::<1, CAPACITY>(segment.payload_len.min(CAPACITY)) else {
+        return;
+    };
     let Some(mut entry) = EVENTS.reserve_untyped::<Glimpse>(0) else {
         count(Counter::EventsLost);
         return;
     };
     let glimpse = entry.as_mut_ptr();
-    let mut len = opaque(segment.payload_len);
-    if len > GLIMPSE_CAPACITY as u32 {
-        len = GLIMPSE_CAPACITY as u32;
-    }
     // SAFETY: the reserved memory is large enough for a `Glimpse`; `len` bytes fit into its array.
     unsafe {
         (*glimpse).event = event(EventKind::Glimpse, conn, id, start);
         (*glimpse).received = received;
         let bytes = (&raw mut (*glimpse).bytes).cast();
-        let read = if len == 0 {
-            -1
-        } else {
-            bpf_skb_load_bytes(ctx.as_ptr(), segment.payload_offset(), bytes, len)
-        };
+        let read = bpf_skb_load_bytes(ctx.as_ptr(), segment.payload_offset(), bytes, len);
         (*glimpse).len = if read == 0 { len } else { 0 };
     }
     let flags = if urgency == Urgency::Now {

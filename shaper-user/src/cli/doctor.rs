@@ -2,12 +2,15 @@
 
 use std::{
     fmt::Write as _,
+    fs,
     io::{self, Write},
     net::SocketAddr,
+    path::PathBuf,
     process::ExitCode,
 };
 
 use anstyle::{AnsiColor, Style};
+use anyhow::Context;
 
 use crate::{
     doctor::{self, Finding, Group, Report, Verdict},
@@ -28,11 +31,15 @@ const NAME_WIDTH: usize = 15;
 ///
 /// Tries everything on connections of its own, in a cgroup and a network namespace made for that. A running controller
 /// does not notice. Exits with 1 if something is missing that shaper cannot work without.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct DoctorArgs {
     /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Write the verifier's whole log there, if it refuses a program
+    #[arg(long, value_name = "FILE")]
+    pub verifier_log: Option<PathBuf>,
 }
 
 /// One connect, on behalf of the examination
@@ -44,9 +51,15 @@ pub struct ClientArgs {
 /// Examines and prints.
 ///
 /// # Errors
-/// When standard output cannot be written to, unless its reader has gone.
+/// When standard output, unless its reader has gone, or the verifier's log cannot be written.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let report = doctor::examine();
+    if let Some(path) = &args.verifier_log
+        && !report.verifier_logs.is_empty()
+    {
+        fs::write(path, report.verifier_logs.join("\n"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     match show(&report, args.json) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(exit_code(report.verdict())),
@@ -149,6 +162,7 @@ mod tests {
     fn plain(findings: &[Finding]) -> String {
         let report = Report {
             findings: findings.to_vec(),
+            ..Report::default()
         };
         strip_str(&text(&report)).to_string()
     }

@@ -22,7 +22,7 @@ pub use self::{
     client::{SUBCOMMAND as CLIENT_SUBCOMMAND, connect_and_tell},
     report::{Finding, Group, Probe, Report, Verdict},
 };
-use crate::kernel::{CgroupRoot, KernelError};
+use crate::kernel::{CgroupRoot, KernelError, last_words};
 
 /// Looks at everything. Takes a few seconds, as held connects must outlast TCP's own retry.
 pub fn examine() -> Report {
@@ -111,16 +111,25 @@ fn load(report: &mut Report) -> Option<ScratchLane> {
         Ok(_) => Probe::Maps.ok("made and mapped"),
         Err(error) => Probe::Maps.missing(error.to_string(), NEWER_KERNEL),
     });
-    report.extend(trials.into_iter().map(|trial| {
+    for trial in trials {
         let probe = Probe::Program(trial.program);
-        match trial.result {
+        let finding = match trial.result {
             Ok(()) => probe.ok("the verifier accepts it"),
-            Err(KernelError::Load { cause, .. }) => probe.missing(cause, NEWER_KERNEL),
+            Err(KernelError::Load { program, cause }) => {
+                report
+                    .verifier_logs
+                    .push(format!("{program}:\n{}\n", cause.trim_end()));
+                probe.missing(last_words(&cause), REFUSED)
+            }
             Err(error) => probe.missing(error.to_string(), NEWER_KERNEL),
-        }
-    }));
+        };
+        report.add(finding);
+    }
     lane.ok().flatten()
 }
+
+const REFUSED: &str =
+    "boot Linux 5.19 or newer; if it is, `shaper doctor --verifier-log FILE` keeps what to report";
 
 const NEWER_KERNEL: &str =
     "boot Linux 5.19 or newer, built with CONFIG_BPF_SYSCALL=y and CONFIG_CGROUP_BPF=y";

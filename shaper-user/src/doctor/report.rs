@@ -212,6 +212,8 @@ pub struct Finding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub findings: Vec<Finding>,
+    /// What the verifier had to say of each program that it refused.
+    pub verifier_logs: Vec<String>,
 }
 
 impl Report {

@@ -28,10 +28,12 @@ pub enum KernelError {
     NotPermitted { missing: Vec<Capability> },
 
     #[error(
-        "the kernel refused the program {program}: {cause}\n  `shaper doctor` shows what this kernel lacks"
+        "the kernel refused the program {program}: {}\n  `shaper doctor` shows what this kernel lacks",
+        last_words(cause)
     )]
     Load {
         program: &'static str,
+        /// With the verifier's log, if it was the verifier.
         cause: String,
     },
 
@@ -47,6 +49,18 @@ pub enum KernelError {
 
     #[error("cannot use the BPF map {map}: {cause}")]
     Map { map: &'static str, cause: String },
+}
+
+/// The end of a verifier's log, which can have thousands of lines: the reason stands there.
+pub fn last_words(log: &str) -> String {
+    const LINES: usize = 12;
+    let last: Vec<_> = log
+        .lines()
+        .rev()
+        .filter(|line| !line.trim().is_empty())
+        .take(LINES)
+        .collect();
+    last.into_iter().rev().collect::<Vec<_>>().join("\n    ")
 }
 
 fn names(capabilities: &[Capability]) -> String {

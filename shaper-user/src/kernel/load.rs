@@ -187,14 +187,8 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Program
 }
 
 fn load_error(program: &'static str, error: &ProgramError) -> KernelError {
-    let cause = chain(error);
-    // The verifier's reason stands at the end of its log, which can have thousands of lines.
-    let last: Vec<_> = cause
-        .lines()
-        .rev()
-        .filter(|line| !line.trim().is_empty())
-        .take(12)
-        .collect();
-    let cause = last.into_iter().rev().collect::<Vec<_>>().join("\n    ");
-    KernelError::Load { program, cause }
+    KernelError::Load {
+        program,
+        cause: chain(error),
+    }
 }

@@ -23,7 +23,7 @@ pub use capabilities::{
 pub use cgroups::{CgroupId, CgroupRoot, id_of, ids_below, processes_below, topmost};
 pub use clock::now;
 pub use diag::TcpSocket;
-pub use error::KernelError;
+pub use error::{KernelError, last_words};
 pub use events::{Events, Message};
 pub use gates::{NotAdmitted, change_slots};
 pub use load::{Loaded, Programs, Trial, load, try_each};
