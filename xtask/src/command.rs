@@ -96,7 +96,11 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-fn is_root() -> Result<bool> {
+/// Whether this process is root.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn is_root() -> Result<bool> {
     let status = fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
     let uids = status
         .lines()

@@ -15,6 +15,7 @@ mod test;
 mod test_clients;
 mod test_report;
 mod toolchain;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use crate::{
     command::{self, cargo, find_program, privileged},
     promtool, test_clients,
     toolchain::{BPF_LINKER_VERSION, Toolchain, has_rustup, linker_version},
+    vm,
 };
 
 /// Debian 12 carries a current compiler for its browsers; the kernel object is built with that one. The compiler's LLVM
@@ -23,6 +24,7 @@ const DEBIAN_LLVM: (&str, &str) = ("/usr/lib/llvm-22", "llvm-22");
 
 /// The clients and tools that the end-to-end tests start.
 const DEBIAN_TESTS: &[&str] = &[
+    "bpftool",
     "chromium",
     "curl",
     "golang-go",
@@ -33,12 +35,16 @@ const DEBIAN_TESTS: &[&str] = &[
     "python3-venv",
 ];
 const TEST_PROGRAMS: &[&str] = &[
-    "chromium", "curl", "go", "ip", "node", "npm", "openssl", "python3",
+    "bpftool", "chromium", "curl", "go", "ip", "node", "npm", "openssl", "python3",
 ];
 
 /// The peers that the benchmarks measure besides.
 const DEBIAN_BENCH: &[&str] = &["haproxy", "iptables"];
 const BENCH_PROGRAMS: &[&str] = &["haproxy", "iptables"];
+
+/// What `cargo xtask test --vm` starts.
+const DEBIAN_VM: &[&str] = &["busybox-static", "qemu-system-x86"];
+const VM_PROGRAMS: &[&str] = &["busybox", "qemu-system-x86_64"];
 
 /// Node's own packages bring `npm` along and refuse to live beside Debian's.
 const DEBIAN_NPM: &str = "npm";
@@ -48,6 +54,9 @@ pub struct Args {
     /// Also what `cargo xtask bench` compares shaper with: HAProxy and netfilter queues
     #[arg(long)]
     bench: bool,
+    /// Also what `cargo xtask test --vm` needs: QEMU, and Debian's kernels below target/vm
+    #[arg(long)]
+    vm: bool,
 }
 
 /// Installs what is missing on Debian 12; says what to install elsewhere.
@@ -63,6 +72,10 @@ pub fn run(args: &Args) -> Result<()> {
         packages.extend(DEBIAN_BENCH);
         programs.extend(BENCH_PROGRAMS);
     }
+    if args.vm {
+        packages.extend(DEBIAN_VM);
+        programs.extend(VM_PROGRAMS);
+    }
     if is_debian_12()? {
         install_packages(&packages)?;
         install_linker()?;
@@ -76,6 +89,9 @@ pub fn run(args: &Args) -> Result<()> {
         Ok(toolchain) if absent.is_empty() => {
             test_clients::install()?;
             promtool::install()?;
+            if args.vm {
+                vm::setup()?;
+            }
             eprintln!("ready: {}, {}", toolchain.compiler, toolchain.linker);
             Ok(())
         }

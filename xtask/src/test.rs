@@ -5,6 +5,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    slice,
 };
 
 use anyhow::{Context, Result, bail};
@@ -14,22 +15,28 @@ use crate::{
     command::{cargo, privileged, show},
     executables::{self, Executable},
     test_report::Tally,
-    workspace,
+    vm, workspace,
 };
 
 /// The package of the end-to-end tests.
 const END_TO_END: &str = "tests";
 
 /// Tells the end-to-end tests where the program is.
-const BINARY: &str = "SHAPER_BIN";
+pub const BINARY: &str = "SHAPER_BIN";
 
 /// Names a file to which a test that cannot run on this machine appends a line, `name: reason`, before it returns.
-const SKIPS: &str = "SHAPER_TEST_SKIPS";
+pub const SKIPS: &str = "SHAPER_TEST_SKIPS";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Run only the tests whose name contains this
     filter: Option<String>,
+    /// Run the core of the end-to-end tests, or those with FILTER in their name, on Debian's kernels in virtual machines
+    #[arg(long)]
+    vm: bool,
+    /// Run on this kernel only
+    #[arg(long, requires = "vm", value_enum)]
+    kernel: Option<vm::Series>,
     /// Show what the tests print
     #[arg(long)]
     nocapture: bool,
@@ -49,14 +56,20 @@ pub fn run(args: &Args) -> Result<()> {
     build.current_dir(workspace::root());
     build.args(["build", "--locked", "--workspace", "--bins", "--tests"]);
     let executables = executables::build(&mut build)?;
+    if args.vm {
+        let kernels = args
+            .kernel
+            .as_ref()
+            .map_or(&vm::Series::ALL[..], slice::from_ref);
+        return vm::run(&executables, kernels, args.filter.as_deref());
+    }
     let environment = Environment::new(&executables::program(&executables, "shaper")?.path)?;
 
     let mut sum = Tally::default();
-    let end_to_end = workspace::root().join(END_TO_END);
     let (last, first): (Vec<&Executable>, Vec<&Executable>) = executables
         .iter()
         .filter(|executable| executable.is_test)
-        .partition(|suite| suite.package == end_to_end);
+        .partition(|suite| is_end_to_end(suite));
     for suite in first {
         sum += run_suite(
             &suite.name,
@@ -87,6 +100,11 @@ pub fn run(args: &Args) -> Result<()> {
         bail!("{} tests failed", sum.failed);
     }
     Ok(())
+}
+
+/// Whether a suite needs root, the kernel, and a turn on the machine.
+pub fn is_end_to_end(executable: &Executable) -> bool {
+    executable.is_test && executable.package == workspace::root().join(END_TO_END)
 }
 
 /// What the tests are told.
