@@ -66,7 +66,7 @@ pub fn confine(files: &Files<'_>) -> Result<(), ConfineError> {
     caps::set(None, CapSet::Effective, &effective)?;
     for (capability, path) in out_of_reach(files) {
         if held.contains(&capability) {
-            info!(%capability, path, "kept: the files are others'");
+            info!(%capability, path, "kept: this cannot be used without it");
             kept.insert(capability);
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     controller::{Controller, Recorder, Reloads},
     handle::Handle,
     history::Keeper,
-    kernel::{self, Loaded},
+    kernel::{self, CgroupRoot, Loaded},
     metrics::Metrics,
     object,
     paths::{self, Instance},
@@ -78,9 +78,17 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 /// What the controller goes on reading and writing.
 fn files<'a>(args: &RunArgs, config: &'a Config) -> Files<'a> {
     let written = [Some(&args.state), args.record.as_ref()];
+    let written = written.into_iter().flatten().cloned();
+    // Class cgroups that are absent are made, and the top of the cgroup tree has mode 0555: there root needs
+    // CAP_DAC_OVERRIDE. A tree that is not found is told of where they are made.
+    let root = CgroupRoot::find().ok();
+    let classes = config.settings.classes.iter();
+    let classes = classes.flat_map(|class| &class.cgroups);
+    let classes = classes.filter(|cgroup| !cgroup.contains(['*', '?', '[']));
+    let classes = classes.filter_map(|cgroup| Some(root.as_ref()?.join(cgroup)));
     Files {
         config: &config.origin,
-        written: written.into_iter().flatten().cloned().collect(),
+        written: written.chain(classes).collect(),
     }
 }
 
