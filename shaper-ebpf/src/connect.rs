@@ -10,7 +10,7 @@ use aya_ebpf::{
     programs::SockAddrContext,
 };
 use shaper_common::{
-    AccountKey, Counter, EndpointKey, Event, EventKind, Gate, GateWord, Protocol, Tuple,
+    AccountKey, Counter, EndpointKey, Event, EventKind, Gate, GateWord, LaneMode, Protocol, Tuple,
 };
 
 use crate::{
@@ -91,6 +91,10 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     let Some(lane) = slot::lane(lane_index) else {
         return ALLOW;
     };
+    // An endpoint that has outlived its lane: nobody would let a waiter go.
+    if lane.mode.load() == LaneMode::Unused as u32 {
+        return ALLOW;
+    }
     if !presence::controller_present() {
         count(Counter::ControllerLost);
         return ALLOW;

@@ -24,7 +24,7 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
         && let Ok(segment) = packet::segment(ctx)
     {
         if segment.payload_len == 0 {
-            note_reset(&governed, &segment);
+            note_reset(ctx, &governed, &segment);
             return PASS;
         }
         let start = segment.sequence;
@@ -55,10 +55,13 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
     PASS
 }
 
-/// A reset is noted, not believed: if TCP believes it too, the socket's end follows (`tcp_reset`).
+/// A reset is noted, not believed: if TCP believes it too, the socket's end follows (`tcp_reset`). On a connection that is
+/// made TCP believes only one with the very number that it expects (RFC 5961, 3.2; `tcp_validate_incoming`): others are
+/// strays or forged, and must not explain an end that comes later.
 #[inline(always)]
-fn note_reset(governed: &Governed, segment: &Segment) {
-    if segment.is_reset() {
+fn note_reset(ctx: &SkBuffContext, governed: &Governed, segment: &Segment) {
+    let made = governed.conn().established_ns != 0;
+    if segment.is_reset() && (!made || segment.sequence == packet::received(ctx)) {
         // SAFETY: points into the array map; only this program writes the field, and only this value.
         unsafe { (*governed.conn).reset = 1 };
     }

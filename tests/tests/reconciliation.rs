@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::Result;
+use serde::Deserialize;
 use shaper_common::{Account, CLASS_COUNT, Lane, SlotWord};
 use shaper_tests::client::{CurlOutcome, curl};
 use shaper_tests::controller::Controller;
@@ -14,6 +15,7 @@ use shaper_tests::crowd::{Crowd, Habit};
 use shaper_tests::gateway::{Answer, Gateway};
 use shaper_tests::kernel_state::{Maps, detach};
 use shaper_tests::lane_file::LaneFile;
+use shaper_tests::script::script;
 use shaper_tests::stage::Stage;
 
 /// What the crowds take where every lost event may cost a round.
@@ -21,6 +23,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One comparison, and a little more.
 const ROUND: Duration = Duration::from_secs(6);
+
+#[derive(Debug, Deserialize)]
+struct Nothing {}
+
+/// Sends a request and binds its socket to an interface while it waits for the answer.
+const BINDS_LATER: &str = r#"
+connection = plain()
+connection.sendall(request())
+connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+signal.pause()
+"#;
 
 fn drift(controller: &Controller, kind: &str) -> Result<f64> {
     let metrics = controller.metrics()?;
@@ -120,6 +133,25 @@ fn counts_that_are_wrong_are_found_and_corrected() -> Result<()> {
         "{log}"
     );
     assert_eq!(words.waiting, [0; CLASS_COUNT]);
+    Ok(())
+}
+
+/// E4: a process that binds its socket to an interface after the connect keeps its slot: it would get past every limit if
+/// its record were freed.
+#[test]
+fn a_socket_bound_to_an_interface_later_keeps_its_slot() -> Result<()> {
+    let stage = Stage::set()?;
+    let gateway = Gateway::answering(Answer::never())?;
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", LaneFile::over(gateway.addresses()).limit(1))?
+        .start()?;
+    let bound = script::<Nothing>("bound", &gateway, BINDS_LATER).spawn_in(&stage.bulk)?;
+    controller.wait_for("gateway", 1, 0)?;
+    // Missed at one round, looked for everywhere at the next.
+    sleep(ROUND * 3);
+    controller.wait_for("gateway", 1, 0)?;
+    assert_eq!(drift(&controller, "sockets")?, 0.0);
+    bound.kill9()?;
     Ok(())
 }
 

@@ -48,10 +48,10 @@ impl Controller {
         }
         let before = std::mem::take(&mut self.vanished.missed);
         for view in missing {
-            if before.contains(&view.id) {
-                self.free(now, view);
-            } else {
+            if !before.contains(&view.id) {
                 self.vanished.missed.insert(view.id);
+            } else if self.is_gone(view) {
+                self.free(now, view);
             }
         }
     }
@@ -73,6 +73,15 @@ impl Controller {
                 false
             }
         }
+    }
+
+    /// Whether there is no such socket under other particulars either: a process may bind its socket to an interface after
+    /// the connect (`sock_bindtoindex`, Linux 5.7), and from then on a look-up without it finds nothing.
+    fn is_gone(&mut self, view: &ConnView) -> bool {
+        self.namespaces
+            .open(view.netns(), view.record.pid)
+            .and_then(|namespace| namespace.diag.exists_anywhere(view.record.cookie))
+            .is_ok_and(|exists| !exists)
     }
 
     fn free(&mut self, now: Ns, view: &ConnView) {

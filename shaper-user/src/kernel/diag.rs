@@ -106,10 +106,21 @@ impl Diag {
     /// What the kernel says.
     pub fn connected(&self) -> io::Result<Vec<TcpSocket>> {
         let mut sockets = Vec::new();
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            self.dump(family, &mut sockets)?;
-        }
+        self.dump(CONNECTED, |socket| sockets.extend(socket_in(socket)))?;
         Ok(sockets)
+    }
+
+    /// Whether there is a TCP socket with this cookie, whatever its addresses and its interface: looks at every socket of
+    /// the namespace. What does not count here is what does not for [`Diag::exists`].
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn exists_anywhere(&self, cookie: u64) -> io::Result<bool> {
+        let mut found = false;
+        self.dump(ALL_STATES, |socket| {
+            found |= cookie_in(socket) == Some(cookie) && is_alive(socket);
+        })?;
+        Ok(found)
     }
 
     /// Whether there is a TCP socket with this cookie between these addresses. What waits out TIME_WAIT, or an orphan's
@@ -134,16 +145,29 @@ impl Diag {
                     error => Err(error),
                 }
             }
-            Some(message) => Ok(message.payload.get(TIMER) != Some(&TIMER_TIME_WAIT)),
+            Some(message) => Ok(is_alive(message.payload)),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 
-    fn dump(&self, family: i32, sockets: &mut Vec<TcpSocket>) -> io::Result<()> {
+    /// Shows every TCP socket in one of `states`, of both families.
+    fn dump(&self, states: u32, mut show: impl FnMut(&[u8])) -> io::Result<()> {
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            self.dump_family(family, states, &mut show)?;
+        }
+        Ok(())
+    }
+
+    fn dump_family(
+        &self,
+        family: i32,
+        states: u32,
+        show: &mut impl FnMut(&[u8]),
+    ) -> io::Result<()> {
         self.send(&Request {
             kind: SOCK_DIAG_BY_FAMILY,
             flags: (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16,
-            ..Request::about_tcp(family, CONNECTED)
+            ..Request::about_tcp(family, states)
         })?;
         let mut answer = vec![0; DUMP_BYTES];
         loop {
@@ -152,7 +176,7 @@ impl Diag {
                 match i32::from(message.kind) {
                     libc::NLMSG_DONE => return Ok(()),
                     libc::NLMSG_ERROR => return Err(error_in(message.payload)),
-                    _ => sockets.extend(socket_in(message.payload)),
+                    _ => show(message.payload),
                 }
             }
         }
@@ -290,11 +314,22 @@ fn error_in(payload: &[u8]) -> io::Error {
     }
 }
 
+/// Whether a `struct inet_diag_msg` tells of a socket that programs have not seen the end of.
+fn is_alive(payload: &[u8]) -> bool {
+    payload.get(TIMER) != Some(&TIMER_TIME_WAIT)
+}
+
+/// The cookie in a `struct inet_diag_msg`.
+fn cookie_in(payload: &[u8]) -> Option<u64> {
+    const COOKIE: usize = 44;
+    let [low, high] = [u32_at(payload, COOKIE)?, u32_at(payload, COOKIE + 4)?];
+    Some(u64::from(high) << 32 | u64::from(low))
+}
+
 /// Reads a `struct inet_diag_msg` and the attributes behind it. `None` without a cgroup.
 fn socket_in(payload: &[u8]) -> Option<TcpSocket> {
     const REMOTE_PORT: usize = 6;
     const REMOTE: usize = 24;
-    const COOKIE: usize = 44;
     const ATTRIBUTES: usize = 72;
     let family = i32::from(*payload.first()?);
     let remote: [u8; 16] = payload.get(REMOTE..REMOTE + 16)?.try_into().ok()?;
@@ -307,9 +342,8 @@ fn socket_in(payload: &[u8]) -> Option<TcpSocket> {
     let cgroup = attributes
         .filter(|attribute| attribute.kind == INET_DIAG_CGROUP_ID)
         .find_map(|attribute| Some(u64::from_ne_bytes(attribute.payload.try_into().ok()?)))?;
-    let cookie = [u32_at(payload, COOKIE)?, u32_at(payload, COOKIE + 4)?];
     Some(TcpSocket {
-        cookie: u64::from(cookie[1]) << 32 | u64::from(cookie[0]),
+        cookie: cookie_in(payload)?,
         cgroup: CgroupId(cgroup),
         remote: Endpoint::host(addr, u16::from_be(u16_at(payload, REMOTE_PORT)?)),
     })
