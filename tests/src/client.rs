@@ -220,6 +220,18 @@ pub fn probe(gateway: SocketAddr, label: &str) -> Result<Client<ProbeReport>> {
     Ok(Client::new(format!("probe {label}"), command))
 }
 
+/// So many of them in each cgroup.
+pub fn probes(
+    gateway: SocketAddr,
+    counts: &[(&Cgroup, usize)],
+) -> Result<Vec<Running<ProbeReport>>> {
+    counts
+        .iter()
+        .flat_map(|(cgroup, count)| std::iter::repeat_n(cgroup, *count))
+        .map(|cgroup| probe(gateway, "client")?.spawn_in(cgroup))
+        .collect()
+}
+
 /// As [`probe`], but the client connects through io_uring.
 pub fn uring(gateway: SocketAddr, label: &str) -> Result<Client<ProbeReport>> {
     Ok(probe(gateway, label)?.argument("uring"))

@@ -14,6 +14,22 @@ struct Sample {
     value: f64,
 }
 
+/// The ways in which a connect, or a further request, can end in a lane.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcomes {
+    pub admitted: f64,
+    pub refused: f64,
+    pub expired: f64,
+    /// Left while waiting.
+    pub gone: f64,
+}
+
+impl Outcomes {
+    pub fn total(self) -> f64 {
+        self.admitted + self.refused + self.expired + self.gone
+    }
+}
+
 impl Metrics {
     /// Comments and lines that are no samples are passed over.
     pub fn parse(text: &str) -> Self {
@@ -37,6 +53,20 @@ impl Metrics {
             .filter(|sample| wanted.iter().all(|label| sample.labels.contains(label)))
             .map(|sample| sample.value)
             .sum()
+    }
+
+    /// What became of everybody who came to a lane.
+    pub fn outcomes(&self, lane: &str) -> Outcomes {
+        let lane = ("lane", lane);
+        Outcomes {
+            admitted: self.sum("shaper_requests_total", &[lane]),
+            refused: self.sum("shaper_refusals_total", &[lane]),
+            expired: self.sum("shaper_queue_timeouts_total", &[lane]),
+            gone: self.sum(
+                "shaper_connections_total",
+                &[lane, ("outcome", "left_queue")],
+            ),
+        }
     }
 
     /// Whether any sample of `name` is there.

@@ -8,7 +8,7 @@ use std::{fs, thread};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use shaper_tests::browser::Browser;
-use shaper_tests::client::{ProbeReport, Running, finish_all, probe};
+use shaper_tests::client::{finish_all, probes};
 use shaper_tests::clock::poll_until;
 use shaper_tests::controller::{Controller, ControllerBuilder};
 use shaper_tests::gateway::{Answer, Gateway, Latch};
@@ -46,20 +46,6 @@ const READ: &str = r#"(() => {
 })()"#;
 
 const SHOWN: &str = r#"document.querySelector('[data-lane="gateway"]')"#;
-
-fn clients(
-    stage: &Stage,
-    gateway: &Gateway,
-    interactive: usize,
-    bulk: usize,
-) -> Result<Vec<Running<ProbeReport>>> {
-    let groups = [(&stage.interactive, interactive), (&stage.bulk, bulk)];
-    groups
-        .into_iter()
-        .flat_map(|(cgroup, count)| std::iter::repeat_n(cgroup, count))
-        .map(|cgroup| probe(gateway.address(), "client")?.spawn_in(cgroup))
-        .collect()
-}
 
 /// The snapshot that the page shows: the same document, told by the moment it was made.
 fn same_generation(browser: &mut Browser, controller: &Controller) -> Result<(Card, Lane)> {
@@ -100,7 +86,10 @@ fn the_page_shows_the_numbers_of_the_snapshot_under_load() -> Result<()> {
     browser.wait_for(SHOWN)?;
     let mut held = Vec::new();
     for (interactive, bulk, waiting) in [(0, 2, 0), (0, 4, 3), (2, 1, 5)] {
-        held.extend(clients(&stage, &gateway, interactive, bulk)?);
+        held.extend(probes(
+            gateway.address(),
+            &[(&stage.interactive, interactive), (&stage.bulk, bulk)],
+        )?);
         controller.wait_for(LANE, held.len() - waiting, waiting)?;
         // Somebody comes or goes all the while, so that a snapshot of another moment would differ.
         let (card, lane) = same_generation(&mut browser, &controller)?;
@@ -257,7 +246,10 @@ fn the_page_fits_every_width() -> Result<()> {
     let controller = Controller::builder(&stage)?
         .lane(LANE, LaneFile::over(gateway.addresses()).limit(40))?
         .start()?;
-    let held = clients(&stage, &gateway, 0, 12)?;
+    let held = probes(
+        gateway.address(),
+        &[(&stage.interactive, 0), (&stage.bulk, 12)],
+    )?;
     controller.wait_for(LANE, held.len(), 0)?;
     let mut browser = Browser::start()?;
     browser.open(&controller.url("/"))?;

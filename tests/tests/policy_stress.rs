@@ -180,24 +180,17 @@ fn no_limit_is_exceeded_and_nothing_is_left_after_a_mixed_crowd_with_deaths() ->
     assert!(left.is_empty(), "accounts still have {left:?} slots");
 
     let metrics = controller.metrics()?;
-    let lane = ("lane", "gateway");
-    let admitted = metrics.sum("shaper_requests_total", &[lane]);
-    let refused = metrics.sum("shaper_refusals_total", &[lane]);
-    let expired = metrics.sum("shaper_queue_timeouts_total", &[lane]);
-    let gone = metrics.sum(
-        "shaper_connections_total",
-        &[lane, ("outcome", "left_queue")],
-    );
-    println!("admitted {admitted}, refused {refused}, expired {expired}, gone {gone}");
+    let outcomes = metrics.outcomes("gateway");
+    println!("{outcomes:?}");
     let connects = f64::from(words.connects);
-    assert_eq!(connects, admitted + refused + expired + gone);
+    assert_eq!(connects, outcomes.total());
     // A client may die between its own count and its connect, or between the answer and its count.
     let killed = sum(|pack| pack.killed) as f64;
     let within = |own: u64, seen: f64| (own as f64) <= seen + killed && seen <= own as f64 + killed;
     assert!(within(sum(|pack| pack.attempts), connects));
-    assert!(within(sum(|pack| pack.refused), refused));
-    assert!(within(sum(|pack| pack.expired), expired));
-    assert!(within(sum(|pack| pack.gave_up), gone));
+    assert!(within(sum(|pack| pack.refused), outcomes.refused));
+    assert!(within(sum(|pack| pack.expired), outcomes.expired));
+    assert!(within(sum(|pack| pack.gave_up), outcomes.gone));
     assert_eq!(metrics.sum("shaper_events_lost_total", &[]), 0.0);
     Ok(())
 }

@@ -94,22 +94,9 @@ fn after_very_many_connections_nothing_is_left_and_the_totals_add_up() -> Result
     assert!(kernel.account_slots()?.is_empty());
     assert_eq!(kernel.records_in_use()?, 0);
     let metrics = controller.metrics()?;
-    let lane = ("lane", "gateway");
-    let admitted = metrics.sum("shaper_requests_total", &[lane]);
-    let refused = metrics.sum("shaper_refusals_total", &[lane]);
-    let expired = metrics.sum("shaper_queue_timeouts_total", &[lane]);
-    let gone = metrics.sum(
-        "shaper_connections_total",
-        &[lane, ("outcome", "left_queue")],
-    );
-    println!(
-        "opened {}, admitted {admitted}, refused {refused}, expired {expired}, gone {gone}",
-        words.connects
-    );
-    assert_eq!(
-        f64::from(words.connects),
-        admitted + refused + expired + gone
-    );
+    let outcomes = metrics.outcomes("gateway");
+    println!("opened {}: {outcomes:?}", words.connects);
+    assert_eq!(f64::from(words.connects), outcomes.total());
 
     let sum =
         |count: fn(&shaper_tests::crowd::Report) -> u64| reports.iter().map(count).sum::<u64>();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use shaper_tests::client::{ProbeReport, Running, finish_all, probe};
+use shaper_tests::client::{finish_all, probes};
 use shaper_tests::clock::poll_until;
 use shaper_tests::controller::Controller;
 use shaper_tests::gateway::{Answer, Gateway, Latch};
@@ -28,20 +28,6 @@ fn top(controller: &Controller) -> Result<Terminal> {
     let terminal = Terminal::start(command, Size::CLASSIC)?;
     terminal.wait_for(LANE)?;
     Ok(terminal)
-}
-
-fn clients(
-    stage: &Stage,
-    gateway: &Gateway,
-    interactive: usize,
-    bulk: usize,
-) -> Result<Vec<Running<ProbeReport>>> {
-    let groups = [(&stage.interactive, interactive), (&stage.bulk, bulk)];
-    groups
-        .into_iter()
-        .flat_map(|(cgroup, count)| std::iter::repeat_n(cgroup, count))
-        .map(|cgroup| probe(gateway.address(), "client")?.spawn_in(cgroup))
-        .collect()
 }
 
 /// What the screen shows of the lane: the slots in use, the limit, and the waiters.
@@ -71,7 +57,10 @@ fn top_shows_the_numbers_of_the_snapshot_under_load() -> Result<()> {
     let screen = top(&controller)?;
     let mut held = Vec::new();
     for (interactive, bulk) in [(0, 4), (1, 2), (2, 1)] {
-        held.extend(clients(&stage, &gateway, interactive, bulk)?);
+        held.extend(probes(
+            gateway.address(),
+            &[(&stage.interactive, interactive), (&stage.bulk, bulk)],
+        )?);
         let lane = controller.wait_for(LANE, 2, held.len() - 2)?;
         screen.wait_until("the snapshot's numbers", |screen| {
             shown(screen) == Some(told(&lane))

@@ -29,16 +29,7 @@ pub fn run() -> Result<Report> {
     let progress = Progress::new("transfer", Medium::ALL.len() * ROUNDS);
     let mut report = Report::default();
     for medium in Medium::ALL {
-        for way in Way::ALL {
-            round(&mut venue, medium, way)?;
-        }
-        let mut rounds: [Vec<Round>; Way::ALL.len()] = Default::default();
-        for _ in 0..ROUNDS {
-            progress.step(medium.name());
-            for (way, rounds) in Way::ALL.into_iter().zip(&mut rounds) {
-                rounds.push(round(&mut venue, medium, way)?);
-            }
-        }
+        let rounds = venue.rounds(&progress, medium, ROUNDS, round)?;
         report.tables.push(table(medium, &rounds));
         report.goals.extend(goals(medium, &rounds));
     }

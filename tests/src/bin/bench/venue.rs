@@ -15,6 +15,7 @@ use crate::{
     haproxy::{Forward, Haproxy},
     nfqueue::Nfqueue,
     order::Order,
+    progress::Progress,
     worker::Worker,
 };
 
@@ -182,6 +183,30 @@ impl Venue {
 
     pub fn controller(&self) -> &Controller {
         &self.controller
+    }
+
+    /// Measures all ways in turn over one medium, `count` times, and once before to warm caches and tables up.
+    ///
+    /// # Errors
+    /// What `round` says.
+    pub fn rounds<T>(
+        &mut self,
+        progress: &Progress,
+        medium: Medium,
+        count: usize,
+        round: impl Fn(&mut Self, Medium, Way) -> Result<T>,
+    ) -> Result<[Vec<T>; Way::ALL.len()]> {
+        for way in Way::ALL {
+            round(self, medium, way)?;
+        }
+        let mut rounds: [Vec<T>; Way::ALL.len()] = Default::default();
+        for _ in 0..count {
+            progress.step(medium.name());
+            for (way, rounds) in Way::ALL.into_iter().zip(&mut rounds) {
+                rounds.push(round(self, medium, way)?);
+            }
+        }
+        Ok(rounds)
     }
 
     /// Has the client of `way` do something with the gateway at the other end of `medium`.
