@@ -125,10 +125,10 @@ impl Crowd {
     }
 }
 
-/// As a configuration file with an ample queue gives them.
+/// As a configuration file gives them, but with a queue longer than files may ask for.
 fn rules() -> LaneRules {
     let text = format!(
-        "endpoints = [\"127.0.0.1:1\"]\nmax_inflight = {SLOTS}\nmax_queue = 1000000\nqueue_timeout = \"1h\"\n\
+        "endpoints = [\"127.0.0.1:1\"]\nmax_inflight = {SLOTS}\nmax_queue = 1\nqueue_timeout = \"1h\"\n\
          connect_hold = \"always\"\n[account]\nmax_inflight = {SLOTS}\n"
     );
     let files = Files {
@@ -140,5 +140,8 @@ fn rules() -> LaneRules {
         }],
     };
     let config = Config::parse(&files).expect("a valid lane");
-    config.lanes[0].rules.clone()
+    LaneRules {
+        max_queue: u32::MAX,
+        ..config.lanes[0].rules.clone()
+    }
 }

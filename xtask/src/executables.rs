@@ -73,6 +73,7 @@ struct Message {
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    kind: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -82,11 +83,14 @@ struct Profile {
 
 impl Message {
     fn into_executable(self) -> Option<Executable> {
+        let target = self.target?;
+        // Cargo calls the profile of benchmarks one of tests too.
+        let is_bench = target.kind.iter().any(|kind| kind == "bench");
         Some(Executable {
-            name: self.target?.name,
+            name: target.name,
             path: self.executable?,
             package: self.manifest_path?.parent()?.to_owned(),
-            is_test: self.profile?.test,
+            is_test: self.profile?.test && !is_bench,
         })
     }
 }
