@@ -7,8 +7,18 @@ use crate::{
     snapshot::{Diagnosis, LaneSnapshot},
 };
 
-/// What the lane is doing and why, at the time of the snapshot.
+/// What the lane is doing and why, at the time of the snapshot, and what is odd about its gateway.
 pub fn diagnosis(lane: &LaneSnapshot, at: Timestamp) -> String {
+    let doing = doing(lane, at);
+    match lane.diagnosis_reason.as_deref() {
+        // Its own sentence has the reason.
+        Some(_) if lane.diagnosis == Diagnosis::GatewayDegraded => doing,
+        Some(reason) => format!("{doing} {}.", capitalised(reason)),
+        None => doing,
+    }
+}
+
+fn doing(lane: &LaneSnapshot, at: Timestamp) -> String {
     match lane.diagnosis {
         Diagnosis::Ok if lane.inflight == 0 => "Nothing is in flight and nothing waits.".to_owned(),
         Diagnosis::Ok => format!(
@@ -71,6 +81,12 @@ fn local_queue(lane: &LaneSnapshot) -> String {
             slots(free)
         )
     }
+}
+
+fn capitalised(sentence: &str) -> String {
+    let mut letters = sentence.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters).collect()
 }
 
 fn slots(count: u32) -> String {
@@ -142,6 +158,36 @@ mod tests {
         assert_eq!(
             said(&paused),
             "Paused: nothing starts for 30s more, what is in flight goes on."
+        );
+    }
+
+    /// A18: who asked for a pause, and trouble that is not (yet) the diagnosis, as `shaper status` tells them.
+    #[test]
+    fn the_reason_of_the_diagnosis_is_told_with_it() {
+        let paused = LaneSnapshot {
+            diagnosis: Diagnosis::Paused,
+            diagnosis_reason: Some("the gateway asked for it (Retry-After)".to_owned()),
+            ..samples::lane("reasoning")
+        };
+        assert_eq!(
+            said(&paused),
+            "Paused: nothing starts, what is in flight goes on. The gateway asked for it (Retry-After)."
+        );
+        let slow = LaneSnapshot {
+            diagnosis_reason: Some("first bytes take 9.0s, usually 1.2s".to_owned()),
+            ..samples::busy().lanes.remove(0)
+        };
+        assert_eq!(
+            said(&slow),
+            "9 wait on purpose: 6 of 6 slots in use. First bytes take 9.0s, usually 1.2s."
+        );
+        let degraded = LaneSnapshot {
+            diagnosis: Diagnosis::GatewayDegraded,
+            ..slow
+        };
+        assert_eq!(
+            said(&degraded),
+            "Gateway degraded: first bytes take 9.0s, usually 1.2s. Waiting here is not the cause."
         );
     }
 }
