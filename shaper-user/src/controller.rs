@@ -20,12 +20,14 @@ mod nudge;
 mod parking;
 mod picture;
 mod preexisting;
+mod quota;
 mod reason;
 mod record;
 mod reload;
 mod report;
 mod schedule;
 mod translate;
+mod turned_away;
 mod vanished;
 
 use std::{collections::HashSet, io, sync::Arc, time::Duration};
@@ -287,6 +289,7 @@ impl Controller {
         self.on_time();
         let now = kernel::now();
         self.hand_history_over(now);
+        self.tell_left_out(now);
         if now.since(self.reconciled) >= RECONCILE {
             self.reconciled = now;
             self.count_lost_news();

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use shaper_common::Class;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -19,7 +20,7 @@ use super::{
     diagnostic::{Diagnostic, quotable},
     endpoint::EndpointSpec,
     files::TextFile,
-    keys::lane::ENDPOINTS,
+    keys::lane::{CLASS_QUEUE_TIMEOUT, ENDPOINTS, QUEUE_TIMEOUT},
     lane,
 };
 
@@ -86,6 +87,20 @@ impl Said {
 }
 
 impl LaneConfig {
+    /// Where it is configured.
+    pub fn file(&self) -> &Path {
+        &self.said.file
+    }
+
+    /// The key that bounds the waits of a class: its own, or that of all classes.
+    pub fn queue_timeout_key(&self, class: Class) -> String {
+        let own = CLASS_QUEUE_TIMEOUT.path_for(class);
+        match key_path(&own) {
+            Some(path) if self.said.values.contains_key(&path) => own,
+            _ => QUEUE_TIMEOUT.path.to_owned(),
+        }
+    }
+
     /// The lane with another value for a key of its file, and what is then worth a warning. `key` is dotted, from the
     /// top of the file; `value` is TOML, where a string needs no quotes; `default` means: as if the key were not there.
     ///

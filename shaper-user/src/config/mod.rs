@@ -4,7 +4,7 @@ mod change;
 mod diagnostic;
 mod endpoint;
 mod files;
-mod keys;
+pub(crate) mod keys;
 mod kind;
 mod lane;
 mod overlap;

@@ -1,14 +1,12 @@
 //! Carrying out what the policy decided.
 
 use shaper_common::{CLASS_COUNT, ConnId, SlotWord};
-use tracing::info;
 
 use super::{
     Controller,
     translate::{conn_id, handle},
 };
 use crate::{
-    format,
     kernel::{NotAdmitted, change_slots},
     metrics,
     policy::{Action, AdmitFailure, ConnHandle, Ended, Event, Expiry, LaneId, Ns, Outcome},
@@ -37,7 +35,7 @@ impl Controller {
                 lane, conn, floor, ..
             } => self.admit(now, lane, conn, floor),
             Action::PassConnect { conn, .. } => self.pass_connect(now, conn_id(conn)),
-            Action::Expire(expiry) => self.expire(&expiry),
+            Action::Expire(expiry) => self.expire(now, &expiry),
             Action::LetGo { conn, .. } => self.let_go(now, conn_id(conn)),
             Action::SetLimits { lane, limits } => {
                 self.lanes.mirror_limits(lane, limits, &self.tables);
@@ -102,20 +100,8 @@ impl Controller {
     }
 
     /// A waiter has waited as long as its class may. Its client sees ECONNABORTED.
-    fn expire(&mut self, expiry: &Expiry) {
-        let name = self
-            .lanes
-            .get(expiry.lane)
-            .map_or("?", |lane| lane.config.name.as_str());
-        info!(
-            lane = name,
-            class = %expiry.class,
-            pid = expiry.client.0,
-            wait = %format::duration(expiry.wait),
-            position = expiry.position,
-            queued = expiry.queued,
-            "queue timeout: the waiter is ended; raise `queue_timeout` or `max_inflight` in lanes.d/{name}.toml"
-        );
+    fn expire(&mut self, now: Ns, expiry: &Expiry) {
+        self.tell_expiry(now, expiry);
         let id = conn_id(expiry.conn);
         if self.tables.view(id).is_some_and(|view| view.gate().waits()) {
             self.end_socket(id);

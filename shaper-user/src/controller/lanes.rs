@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use shaper_common::{CLASS_COUNT, Class, Endpoint, Lane, LaneMode, MAX_LANES, SharedU32, SlotWord};
 use tracing::warn;
 
-use super::names::LaneEndpoints;
+use super::{names::LaneEndpoints, quota::Quota};
 use crate::{
     config::{LaneConfig, Udp},
     kernel::{KernelError, Tables, change_slots},
@@ -29,6 +29,9 @@ pub struct ActiveLane {
     pub bytes_told: [u64; 2],
     /// Refusals that the metrics have been told of, by class.
     refusals_told: [u32; CLASS_COUNT],
+    /// Log lines about refused connects, and about queue timeouts.
+    pub refusal_lines: Quota,
+    pub expiry_lines: Quota,
 }
 
 impl ActiveLane {
@@ -119,6 +122,8 @@ impl Lanes {
                     http2_told: false,
                     bytes_told: [element.tx_bytes.load(), element.rx_bytes.load()],
                     refusals_told: element.refused.each_ref().map(SharedU32::load),
+                    refusal_lines: Quota::default(),
+                    expiry_lines: Quota::default(),
                 }
             }
         };

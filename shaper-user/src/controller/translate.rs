@@ -59,7 +59,10 @@ impl Controller {
                 };
                 Event::Held(held(&open, stage, Ns(event.ns)))
             }
-            EventKind::Refused => Event::Refused { class: open.class },
+            EventKind::Refused => {
+                self.tell_refusal(now, lane, &open);
+                Event::Refused { class: open.class }
+            }
             EventKind::Released => {
                 self.parking.forget(id);
                 self.lingering.forget(id);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shaper_common::Class;
 
-use super::{AccountId, ClientId, ConnHandle, LaneId, Limits};
+use super::{AccountId, ClientId, ConnHandle, Hindrance, LaneId, Limits};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -58,4 +58,8 @@ pub struct Expiry {
     pub position: u32,
     /// Waiters in the lane, this one included.
     pub queued: u32,
+    /// Slots in use in the lane.
+    pub in_flight: u32,
+    /// What kept it from starting at the end.
+    pub hindrance: Hindrance,
 }

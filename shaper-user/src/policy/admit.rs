@@ -48,6 +48,8 @@ impl Lane {
                     wait: turn.now.since(waiter.place.arrived),
                     position: self.position(waiter.conn, turn.now),
                     queued: self.queue.len(),
+                    in_flight: self.ledger.slots(),
+                    hindrance: self.hindrance(&waiter, turn.now, turn.names),
                 }));
                 self.queue.remove(waiter.conn);
                 self.leaving.insert(waiter.conn);

@@ -4,6 +4,14 @@ use shaper_common::Class::{Bulk, Default as Normal, Interactive};
 
 use super::*;
 
+fn expiries(world: &World) -> Vec<Expiry> {
+    let expiry = |action: &Action| match action {
+        Action::Expire(expiry) => Some(expiry.clone()),
+        _ => None,
+    };
+    world.done.iter().filter_map(expiry).collect()
+}
+
 /// A3, A11, A12: a queue timeout ends the wait once, and tells lane, wait and position.
 #[test]
 fn a_queue_timeout_tells_lane_wait_and_position() {
@@ -16,14 +24,7 @@ fn a_queue_timeout_tells_lane_wait_and_position() {
     world.pass(SECOND * 10);
     let urgent = world.arrive(Interactive);
     world.pass(SECOND * 20);
-    let expiries: Vec<_> = world
-        .done
-        .iter()
-        .filter_map(|action| match action {
-            Action::Expire(expiry) => Some(expiry.clone()),
-            _ => None,
-        })
-        .collect();
+    let expiries = expiries(&world);
     let [expiry] = &expiries[..] else {
         panic!("one expiry, not {expiries:?}")
     };
@@ -35,6 +36,80 @@ fn a_queue_timeout_tells_lane_wait_and_position() {
     assert!(world.waits(urgent));
     assert_eq!(world.view().queue_timeouts, 1);
     assert_eq!(world.view().counters.get(Bulk, Outcome::Expired), 1);
+}
+
+/// A11, B5: a queue timeout tells what kept the waiter from starting, and the counts then.
+#[test]
+fn a_queue_timeout_tells_what_kept_the_waiter_from_starting() {
+    use Hindrance::{AccountCap, ClassCap, Limit, Pause as Paused, Reserve, Spacing};
+    let account = Some(7);
+    let limits = |limit, reserve| Limits {
+        limit,
+        effective: limit,
+        reserve,
+    };
+    let base = || LaneRules {
+        queue_timeout: [SECOND * 3; 3],
+        ..rules(2)
+    };
+    let mut capped = base();
+    capped.class_cap[Bulk.index()] = Some(1);
+    let accounts = LaneRules {
+        account_cap: Some(1),
+        ..base()
+    };
+    let reserved = LaneRules {
+        interactive_reserve: 1,
+        ..base()
+    };
+    let paced = LaneRules {
+        pace: Some(Pace {
+            per_minute: Some(1),
+            ..PACE
+        }),
+        ..base()
+    };
+    for (rules, account, ahead, expected) in [
+        (
+            base(),
+            None,
+            2,
+            Limit {
+                in_use: 2,
+                limits: limits(2, 0),
+            },
+        ),
+        (capped, None, 1, ClassCap { in_use: 1, cap: 1 }),
+        (accounts, account, 1, AccountCap { in_use: 1, cap: 1 }),
+        (
+            reserved,
+            None,
+            1,
+            Reserve {
+                free: 1,
+                reserve: 1,
+            },
+        ),
+        (paced, None, 1, Spacing),
+    ] {
+        let mut world = World::new(rules);
+        for _ in 0..=ahead {
+            world.connect(Bulk, account);
+        }
+        world.deliver_all();
+        world.pass(SECOND * 3);
+        let expiries = expiries(&world);
+        let [expiry] = &expiries[..] else {
+            panic!("one expiry for {expected:?}, not {expiries:?}")
+        };
+        assert_eq!((expiry.hindrance, expiry.in_flight), (expected, ahead));
+    }
+    let mut world = World::new(base());
+    world.tell(pause_until(world.now + SECOND * 60));
+    world.connect(Bulk, None);
+    world.deliver_all();
+    world.pass(SECOND * 3);
+    assert_eq!(expiries(&world)[0].hindrance, Paused(PausedBy::Operator));
 }
 
 /// A3: each class has its own timeout.
