@@ -1,25 +1,46 @@
 //! `shaper check`: validates a configuration and says what it means.
 
+mod names;
+
 use std::{
     fmt::{self, Display},
     io::{self, Write},
-    path::Path,
     process::ExitCode,
     time::Duration,
 };
 
+use clap::Args;
 use shaper_common::{CLASS_COUNT, Class, OnLoss};
 
+use super::config::ConfigArgs;
 use crate::{
-    config::{self, Config, LaneConfig, Scope, Udp, human},
+    config::{Config, LaneConfig, Scope, Udp, human},
+    format,
     policy::{Adaptive, ConnectHold, Pace, PaceMode},
 };
+
+/// Validate and explain a configuration.
+///
+/// Exits with 1 if it has errors; with --strict, if it has warnings, too.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Exit with 1 if there are warnings
+    #[arg(long)]
+    pub strict: bool,
+    /// Do not look host names up
+    #[arg(long)]
+    pub offline: bool,
+}
 
 /// Whether a configuration can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It can, though there may be warnings.
     Usable,
+    /// It can, but there are warnings where none may be.
+    Doubtful,
     /// It has errors.
     Broken,
 }
@@ -28,23 +49,28 @@ impl From<Verdict> for ExitCode {
     fn from(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Usable => Self::SUCCESS,
-            Verdict::Broken => Self::FAILURE,
+            Verdict::Doubtful | Verdict::Broken => Self::FAILURE,
         }
     }
 }
 
-/// Prints the configuration in `dir` (`None`: the default one) as shaper understands it on `out`, and what is wrong
-/// with it on `err`.
+/// Prints a configuration as shaper understands it on `out`, and what is wrong with it on `err`.
 ///
 /// # Errors
 /// Those of writing.
-pub fn run(dir: Option<&Path>, out: &mut impl Write, err: &mut impl Write) -> io::Result<Verdict> {
-    match config::load(dir) {
-        Ok(config) => {
+pub fn run(args: &CheckArgs, out: &mut impl Write, err: &mut impl Write) -> io::Result<Verdict> {
+    match args.config.load() {
+        Ok(mut config) => {
+            if !args.offline {
+                config.warnings.extend(names::warnings(&config.lanes)?);
+            }
             for warning in &config.warnings {
                 writeln!(err, "{warning}")?;
             }
             write!(out, "{}", Explained(&config))?;
+            if args.strict && !config.warnings.is_empty() {
+                return Ok(Verdict::Doubtful);
+            }
             Ok(Verdict::Usable)
         }
         Err(errors) => {
@@ -93,6 +119,12 @@ impl Display for Explained<'_> {
                 "{loss} {} after the controller's last sign of life",
                 human(settings.fail_after)
             ),
+        )?;
+        let history = format::duration(settings.history);
+        row(
+            f,
+            "history",
+            format_args!("kept for {history}, for `shaper stats`"),
         )?;
         for lane in lanes {
             writeln!(f)?;

@@ -3,7 +3,7 @@
 mod assign;
 pub mod check;
 mod class;
-mod config;
+pub mod config;
 pub mod doctor;
 mod exec;
 mod follow;
@@ -37,8 +37,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Run(run::RunArgs),
-    /// Validate and explain a configuration
-    Check(config::ConfigArgs),
+    Check(check::CheckArgs),
     Exec(exec::ExecArgs),
     Assign(assign::AssignArgs),
     Status(status::StatusArgs),
@@ -62,8 +61,7 @@ impl Cli {
         match &self.command {
             Subcommands::Run(args) => run::run(args)?,
             Subcommands::Check(args) => {
-                let verdict =
-                    check::run(args.config.as_deref(), &mut io::stdout(), &mut io::stderr())?;
+                let verdict = check::run(args, &mut io::stdout(), &mut io::stderr())?;
                 return Ok(verdict.into());
             }
             Subcommands::Exec(args) => exec::run(args)?,

@@ -133,10 +133,13 @@ fn rules(reader: &mut Reader<'_>) -> LaneRules {
     let max_queue = reader.find(&key::MAX_QUEUE);
     let queue_timeouts = queue_timeouts(reader);
     let connect_hold = connect_hold(reader, limit.is_some());
+    let idle_release = reader.value(&key::IDLE_RELEASE);
+    let pace = pace(reader);
     let class_cap = class_caps(reader);
     if let Some(limit) = limit {
         warn_of_short_queue(reader, limit.value, max_queue);
-        warn_of_short_timeouts(reader, &queue_timeouts, connect_hold);
+        warn_of_short_timeouts(reader, &queue_timeouts, connect_hold, idle_release);
+        warn_of_a_slow_pace(reader, &queue_timeouts, max_queue, pace.as_ref());
         warn_of_loose_caps(reader, limit.value, &class_cap);
     }
     let interactive_reserve = reserve(
@@ -151,7 +154,7 @@ fn rules(reader: &mut Reader<'_>) -> LaneRules {
         queue_timeout: queue_timeouts.effective(),
         interactive_reserve,
         connect_hold,
-        idle_release: reader.value(&key::IDLE_RELEASE),
+        idle_release,
         abort_hold: reader.value(&key::ABORT_HOLD),
         wake_bytes: wake_bytes(reader, limit.is_some()),
         aging: reader.value(&key::AGING),
@@ -161,7 +164,7 @@ fn rules(reader: &mut Reader<'_>) -> LaneRules {
             .find(&key::ACCOUNT_MAX_INFLIGHT)
             .map(|found| found.value),
         account_overrides: account_overrides(reader),
-        pace: pace(reader),
+        pace,
         adaptive: adaptive(reader),
         retry_after_max: reader.value(&key::RETRY_AFTER_MAX),
     }
@@ -233,34 +236,73 @@ fn warn_of_short_timeouts(
     reader: &mut Reader<'_>,
     timeouts: &QueueTimeouts,
     connect_hold: ConnectHold,
+    idle_release: Duration,
 ) {
-    let ConnectHold::For(hold) = connect_hold else {
+    let hold = match connect_hold {
+        ConnectHold::For(hold) => Some((
+            key::CONNECT_HOLD.path,
+            hold,
+            "so that a request can wait once its connect has",
+        )),
+        ConnectHold::Always => None,
+    };
+    let idle = (
+        key::IDLE_RELEASE.path,
+        idle_release,
+        "so that a slot left by a silent connection comes back in time for a waiter",
+    );
+    let places = [(timeouts.lane, key::QUEUE_TIMEOUT.path.to_owned())]
+        .into_iter()
+        .chain(Class::ALL.map(|class| {
+            let path = key::CLASS_QUEUE_TIMEOUT.path_for(class);
+            (timeouts.class[class.index()], path)
+        }));
+    for (found, path) in places {
+        let Some(Found { value: timeout, at }) = found else {
+            continue;
+        };
+        for (other, time, why) in hold.into_iter().chain([idle]) {
+            if timeout < time {
+                reader.warn(
+                    at,
+                    &path,
+                    format!(
+                        "{} is shorter than {other} = \"{}\"",
+                        human(timeout),
+                        human(time)
+                    ),
+                    format!("longer than {other}, {why}"),
+                );
+            }
+        }
+    }
+}
+
+/// The last of a full queue would be ended however quick the gateway is.
+fn warn_of_a_slow_pace(
+    reader: &mut Reader<'_>,
+    timeouts: &QueueTimeouts,
+    max_queue: Option<Found<u32>>,
+    pace: Option<&Pace>,
+) {
+    let longest = timeouts.effective().into_iter().max();
+    let (Some(found), Some(pace), Some(longest)) = (max_queue, pace, longest) else {
         return;
     };
-    let text = |timeout: Duration| {
-        (
+    let needed = pace.time_for(found.value);
+    if needed > longest {
+        reader.warn(
+            found.at,
+            key::MAX_QUEUE.path,
             format!(
-                "{} is shorter than connect_hold = \"{}\"",
-                human(timeout),
-                human(hold)
+                "the pace takes {} for {} waiters, longer than queue_timeout = \"{}\"",
+                human(Duration::from_secs(needed.as_secs())),
+                found.value,
+                human(longest)
             ),
-            "longer than connect_hold, so that a request can wait once its connect has".to_owned(),
-        )
-    };
-    if let Some(found) = timeouts.lane.filter(|found| found.value < hold) {
-        let (what, help) = text(found.value);
-        reader.warn(found.at, key::QUEUE_TIMEOUT.path, what, help);
-    }
-    for class in Class::ALL {
-        if let Some(found) = timeouts.class[class.index()].filter(|found| found.value < hold) {
-            let (what, help) = text(found.value);
-            reader.warn(
-                found.at,
-                &key::CLASS_QUEUE_TIMEOUT.path_for(class),
-                what,
-                help,
-            );
-        }
+            "fewer waiters, a longer queue_timeout or a quicker pace: the last ones are ended however quick the gateway is"
+                .to_owned(),
+        );
     }
 }
 

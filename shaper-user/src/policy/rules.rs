@@ -85,6 +85,28 @@ pub enum PaceMode {
     Even,
 }
 
+impl Pace {
+    /// The time that so many starts take at the least, after a rest.
+    pub fn time_for(&self, starts: u32) -> Duration {
+        let rates = [
+            (self.per_second, Duration::from_secs(1)),
+            (self.per_minute, Duration::from_secs(60)),
+        ];
+        let by_rate = rates.into_iter().filter_map(|(rate, per)| {
+            let rate = rate?;
+            let at_once = match self.mode {
+                PaceMode::Burst => rate,
+                PaceMode::Even => 1,
+            };
+            let kept = f64::from(rate) * (1.0 - self.safety_margin);
+            let later = f64::from(starts.saturating_sub(at_once));
+            Duration::try_from_secs_f64(per.as_secs_f64() * later / kept).ok()
+        });
+        let spaced = self.min_interval.saturating_mul(starts.saturating_sub(1));
+        by_rate.fold(spaced, Duration::max)
+    }
+}
+
 impl LaneRules {
     /// The reserve under a budget of this many slots: at least one slot is left for the rest (A4).
     pub fn reserve_within(&self, budget: u32) -> u32 {
@@ -105,5 +127,32 @@ impl LaneRules {
             ticket_grace: Duration::ZERO,
             ..self.clone()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_takes_time() {
+        let pace = |mode, per_minute, min_interval| Pace {
+            mode,
+            per_second: None,
+            per_minute: Some(per_minute),
+            min_interval: Duration::from_secs(min_interval),
+            safety_margin: 0.5,
+            window_slack: Duration::ZERO,
+        };
+        let seconds = Duration::from_secs;
+        for (pace, starts, expected) in [
+            (pace(PaceMode::Even, 60, 0), 31, seconds(60)),
+            (pace(PaceMode::Burst, 60, 0), 60, seconds(0)),
+            (pace(PaceMode::Burst, 60, 0), 90, seconds(60)),
+            (pace(PaceMode::Burst, 60, 3), 31, seconds(90)),
+            (pace(PaceMode::Even, 60, 0), 0, seconds(0)),
+        ] {
+            assert_eq!(pace.time_for(starts), expected, "{pace:?} {starts}");
+        }
     }
 }

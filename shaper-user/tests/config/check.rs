@@ -2,12 +2,27 @@
 
 use std::{fs, path::Path};
 
-use shaper_user::cli::check::{self, Verdict};
+use shaper_user::cli::{
+    check::{self, CheckArgs, Verdict},
+    config::ConfigArgs,
+};
 
-/// What `shaper check --config DIR` prints on stdout and stderr, `DIR` for the directory, and its verdict.
+/// What `shaper check --offline --config DIR` prints on stdout and stderr, `DIR` for the directory, and its verdict.
 fn checked(dir: &Path) -> (String, String, Verdict) {
+    checked_with(dir, false)
+}
+
+/// The same, perhaps with `--strict`.
+fn checked_with(dir: &Path, strict: bool) -> (String, String, Verdict) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let verdict = check::run(Some(dir), &mut out, &mut err).unwrap();
+    let args = CheckArgs {
+        config: ConfigArgs {
+            config: Some(dir.to_owned()),
+        },
+        strict,
+        offline: true,
+    };
+    let verdict = check::run(&args, &mut out, &mut err).unwrap();
     let text = |bytes| {
         String::from_utf8(bytes)
             .unwrap()
@@ -86,6 +101,7 @@ window_slack = "1500ms"
   default     shaper/default
   bulk        shaper/bulk, system.slice/docker-*.scope
   on loss     every gate opens 5s after the controller's last sign of life
+  history     kept for 90d00h, for `shaper stats`
 
 lane embed: observes only, holds nothing
   endpoints   127.0.0.1:4000
@@ -174,6 +190,26 @@ fn what_cannot_be_read_is_an_error() {
     ] {
         assert!(err.contains(part), "{err}\nlacks {part}");
     }
+}
+
+/// A script that wants no doubts fails on warnings, and only then.
+#[test]
+fn warnings_fail_where_none_may_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let lane = |queue: u32| {
+        let text = format!(
+            "endpoints = [\"10.0.0.1:1\"]\nmax_inflight = 4\nmax_queue = {queue}\nqueue_timeout = \"1m\""
+        );
+        write(dir.path(), "lanes.d/a.toml", text);
+    };
+    lane(2);
+    assert_eq!(checked_with(dir.path(), false).2, Verdict::Usable);
+    let (out, err, verdict) = checked_with(dir.path(), true);
+    assert_eq!(verdict, Verdict::Doubtful);
+    assert!(out.contains("lane a: 4 in flight"), "{out}");
+    assert!(err.contains("2 is less than max_inflight = 4"), "{err}");
+    lane(8);
+    assert_eq!(checked_with(dir.path(), true).2, Verdict::Usable);
 }
 
 /// No lane at all is a configuration that governs nothing (E10).

@@ -264,6 +264,14 @@ fn settings_that_may_not_do_what_was_meant_are_warned_of() {
             "interactive_reserve = 3\n[class.interactive]\nmax_inflight = 2",
             ":5:23: `interactive_reserve`: 3 is more than class.interactive.max_inflight = 2",
         ),
+        (
+            "idle_release = \"6m\"",
+            ":4:17: `queue_timeout`: 5m is shorter than idle_release = \"6m\"",
+        ),
+        (
+            "[pace]\nper_minute = 10",
+            ":3:13: `max_queue`: the pace takes 5m 24s for 64 waiters, longer than queue_timeout = \"5m\"",
+        ),
     ];
     for (more, expected) in cases {
         let said = said_of(more);
@@ -277,6 +285,9 @@ fn settings_that_may_not_do_what_was_meant_are_warned_of() {
         "connect_hold = \"4999ms\"",
         "wake_bytes = 80",
         "[class.bulk]\nmax_inflight = 6",
+        "idle_release = \"5m\"",
+        "[pace]\nper_minute = 11",
+        "[pace]\nmode = \"even\"\nper_minute = 13",
     ];
     for more in quiet {
         assert_eq!(said_of(more), "", "{more}");
