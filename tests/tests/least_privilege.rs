@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::unistd::Pid;
+use shaper_tests::cgroup::cgroup2_mount;
 use shaper_tests::client::{CurlOutcome, curl};
 use shaper_tests::controller::Controller;
 use shaper_tests::gateway::{Answer, Gateway, Latch};
@@ -20,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 19 | 1 << 21 | 1 << 39;
 /// CAP_DAC_READ_SEARCH.
 const READ_ANYTHING: u64 = 1 << 2;
+
+/// CAP_DAC_OVERRIDE.
+const WRITE_ANYTHING: u64 = 1 << 1;
 
 /// What a thread may, as `/proc/PID/task/TID/status` shows it.
 #[derive(Debug)]
@@ -102,6 +107,37 @@ fn the_configuration_of_another_user_is_read_again() -> Result<()> {
     }
     controller.write_lane("gateway", lane().limit(7))?;
     controller.wait_until("gateway", |lane| lane.limit == 7)?;
+    Ok(())
+}
+
+/// A cgroup at the top of the tree; gone with this, if it is empty.
+struct AtTheTop(PathBuf);
+
+impl Drop for AtTheTop {
+    fn drop(&mut self) {
+        // The controller has removed it if all is well.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Class cgroups that are absent are made after the start has given its privileges up. The top of the tree, where the
+/// default classes lie, has mode 0555: that takes one capability more.
+#[test]
+fn class_cgroups_are_made_at_the_top_of_the_tree() -> Result<()> {
+    let stage = Stage::set()?;
+    let name = format!("shaper-test-{}-top", std::process::id());
+    let top = AtTheTop(cgroup2_mount()?.join(&name));
+    let gateway = Gateway::answering(Answer::at_once())?;
+    let controller = Controller::builder(&stage)?
+        .class_pattern("bulk", &name)?
+        .lane("gateway", LaneFile::over(gateway.addresses()))?
+        .start()?;
+    assert!(top.0.is_dir(), "{} is not made", top.0.display());
+    for thread in Privileges::of_every_thread(controller.pid())? {
+        assert_eq!(thread.effective, NEEDED | WRITE_ANYTHING, "{thread:#x?}");
+    }
+    controller.stop()?;
+    assert!(!top.0.exists(), "{} is left behind", top.0.display());
     Ok(())
 }
 
