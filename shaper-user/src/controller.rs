@@ -58,6 +58,7 @@ use crate::{
     metrics::Metrics,
     policy::{Action, Ns, Policy},
     state::StateKeeper,
+    systemd::notify::Watchdog,
 };
 
 /// Time between two signs of life. The design's `fail_after` is at least twice this.
@@ -113,6 +114,7 @@ pub struct Controller {
     recorder: Option<Recorder>,
     history: History,
     state: StateKeeper,
+    watchdog: Watchdog,
 }
 
 impl Controller {
@@ -172,6 +174,7 @@ impl Controller {
             recorder: None,
             history: History::new(),
             state,
+            watchdog: Watchdog::from_environment(),
         };
         controller.set_globals(config);
         for lane in &config.lanes {
@@ -288,6 +291,7 @@ impl Controller {
         self.drain();
         self.on_time();
         let now = kernel::now();
+        self.watchdog.feed(now);
         self.hand_history_over(now);
         self.tell_left_out(now);
         if now.since(self.reconciled) >= RECONCILE {

@@ -21,5 +21,6 @@ pub mod serve;
 pub mod simulate;
 pub mod snapshot;
 pub mod state;
+pub mod systemd;
 pub mod trace;
 pub mod words;

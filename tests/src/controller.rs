@@ -2,6 +2,7 @@
 //! and stopped or killed.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
@@ -386,8 +387,14 @@ impl ControllerBuilder {
 
     /// Loses and repeats kernel events: the text of `SHAPER_FAULTS`, which builds with debug assertions know.
     #[must_use]
-    pub fn faults(mut self, faults: &str) -> Self {
-        self.command.env("SHAPER_FAULTS", faults);
+    pub fn faults(self, faults: &str) -> Self {
+        self.environment("SHAPER_FAULTS", faults)
+    }
+
+    /// One more environment variable.
+    #[must_use]
+    pub fn environment(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
         self
     }
 

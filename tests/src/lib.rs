@@ -28,5 +28,6 @@ pub mod script;
 pub mod snapshot;
 pub mod stage;
 pub mod stats;
+pub mod supervisor;
 pub mod terminal;
 pub mod tools;

@@ -24,6 +24,7 @@ use crate::{
     paths::{self, Instance},
     serve,
     state::StateKeeper,
+    systemd::notify,
 };
 
 /// Run the controller in the foreground.
@@ -142,11 +143,13 @@ async fn control_loop(
         http = %server.addr(),
         "running; configuration from {}", config.origin
     );
+    notify::ready(&controller.standing());
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => info!("SIGTERM"),
             _ = interrupt.recv() => info!("SIGINT"),
         }
+        notify::stopping();
     };
     let ended = controller.run(commands, reloads, stop).await;
     server.shutdown();

@@ -15,6 +15,7 @@ use crate::{
     kernel,
     metrics::ReloadResult,
     policy::{Action, LaneId, Ns},
+    systemd::notify,
 };
 
 /// Why the configuration was read again.
@@ -90,6 +91,7 @@ impl Reloads {
             if let Ok(config) = &result {
                 self.origin.clone_from(&config.origin);
             }
+            notify::reloading();
             if reloaded.send(Reloaded { cause, result }).await.is_err() {
                 return;
             }
@@ -123,6 +125,18 @@ impl Controller {
         self.metrics
             .count_reload(*outcome.as_ref().unwrap_or(&ReloadResult::Rejected));
         self.last_reload_error = outcome.err();
+        notify::ready(&self.standing());
+    }
+
+    /// What is in force, in a line.
+    pub fn standing(&self) -> String {
+        let lanes = &self.loaded.lanes;
+        let enforced = lanes.iter().filter(|lane| lane.enforces()).count();
+        let doubt = match self.last_reload_error {
+            Some(_) => "; the latest configuration is rejected, see `shaper status`",
+            None => "",
+        };
+        format!("lanes: {}, enforced: {enforced}{doubt}", lanes.len())
     }
 
     /// Changes what differs. A lane whose file means the same as before keeps what `shaper set` made of it.

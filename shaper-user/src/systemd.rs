@@ -1,0 +1,3 @@
+//! Living with systemd, where it runs the host.
+
+pub mod notify;
