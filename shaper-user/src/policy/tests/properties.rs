@@ -109,6 +109,9 @@ struct Run {
     world: World,
     /// News was lost since the last picture, or overtaken by it.
     behind: bool,
+    /// A picture overtook news: a wait that is over may be told of now, and pass for the present one of a connection
+    /// that waits again. The controller empties the ring before each picture, so this is a matter of microseconds.
+    overtaken: bool,
     /// Every client makes one connection.
     told_apart: bool,
 }
@@ -118,6 +121,7 @@ impl Run {
         Self {
             world: World::new(rules),
             behind: false,
+            overtaken: false,
             told_apart: true,
         }
     }
@@ -184,7 +188,8 @@ impl Run {
                 self.world
                     .tell(Event::Reconcile(self.world.kernel.picture()));
                 // News that a picture has overtaken may tell of what is over.
-                self.behind = !self.world.kernel.news.is_empty();
+                self.overtaken = !self.world.kernel.news.is_empty();
+                self.behind = self.overtaken;
             }
             Op::Lose(count) => {
                 let lost = count.min(self.world.kernel.news.len());
@@ -192,7 +197,7 @@ impl Run {
                 self.behind |= lost > 0;
             }
         }
-        if self.told_apart {
+        if self.told_apart && !self.overtaken {
             self.check_order(done);
         }
         self.check_idle_slots();
