@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod deployed;
+mod family;
 mod labels;
 mod lane;
 mod register;
@@ -13,13 +14,14 @@ use std::sync::{Mutex, PoisonError};
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 use shaper_common::{Class, Counter};
 
+pub use family::{Family, Kind, LabelSet, Value, Values};
 pub use labels::{Direction, Drift, Outcome, RefusalReason, ReloadResult};
 pub use lane::LaneMetrics;
 
 use self::{
-    labels::{Label, ungoverned_reasons},
+    labels::{Label, ungoverned, ungoverned_values},
     lane::LaneFamilies,
-    register::{counter, counters, gauges, shares},
+    register::Register,
 };
 use crate::snapshot::{Diagnosis, Mode, Snapshot};
 
@@ -30,6 +32,7 @@ pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    families: Vec<Family>,
     lanes: LaneFamilies,
     gauges: Gauges,
     events_lost: IntCounter,
@@ -63,58 +66,67 @@ impl Metrics {
     }
 
     fn register(version: &str) -> prometheus::Result<Self> {
-        let registry = Registry::new();
-        let r = &registry;
-        let events_lost = counter(
-            r,
+        let mut register = Register::default();
+        let r = &mut register;
+        let gauges = Gauges::register(r)?;
+        let lanes = LaneFamilies::register(r)?;
+        let ungoverned_total = r.counters(
+            "shaper_ungoverned_total",
+            "Connections and packets that passed although they could have been governed.",
+            &[LabelSet {
+                name: "reason",
+                values: Values::Closed(ungoverned_values),
+            }],
+        )?;
+        for one in ungoverned() {
+            ungoverned_total.with_label_values(&[one.reason]);
+        }
+        let events_lost = r.counter(
             "shaper_events_lost_total",
             "Kernel events lost because the ring buffer was full.",
         )?;
-        let ungoverned = counters(
-            r,
-            "shaper_ungoverned_total",
-            "Connections and packets that passed although they could have been governed.",
-            &["reason"],
-        )?;
-        for (_, reason) in ungoverned_reasons() {
-            ungoverned.with_label_values(&[reason]);
-        }
-        let config_reloads = counters(
-            r,
-            "shaper_config_reloads_total",
-            "Reloads of the configuration.",
-            &["result"],
-        )?;
-        for result in ReloadResult::ALL {
-            config_reloads.with_label_values(&[result.text()]);
-        }
-        let drift = counters(
-            r,
+        let drift = r.counters(
             "shaper_drift_total",
             "What reconciliation found wrong and corrected.",
-            &["kind"],
+            &[LabelSet::of::<Drift>("kind")],
         )?;
         for kind in Drift::ALL {
             drift.with_label_values(&[kind.text()]);
         }
-        gauges(
-            r,
+        let config_reloads = r.counters(
+            "shaper_config_reloads_total",
+            "Reloads of the configuration.",
+            &[LabelSet::of::<ReloadResult>("result")],
+        )?;
+        for result in ReloadResult::ALL {
+            config_reloads.with_label_values(&[result.text()]);
+        }
+        let build_info = r.gauges(
             "shaper_build_info",
             "1, for the version in its label.",
-            &["version"],
-        )?
-        .with_label_values(&[version])
-        .set(1);
+            &[LabelSet {
+                name: "version",
+                values: Values::Named("the version of the controller"),
+            }],
+        )?;
+        build_info.with_label_values(&[version]).set(1);
+        let (registry, families) = register.finish();
         Ok(Self {
-            lanes: LaneFamilies::register(r)?,
-            gauges: Gauges::register(r)?,
+            lanes,
+            gauges,
             events_lost,
-            ungoverned,
+            ungoverned: ungoverned_total,
             config_reloads,
             drift,
             registry,
+            families,
             scrape: Mutex::new(()),
         })
+    }
+
+    /// Every metric in words.
+    pub fn families(&self) -> &[Family] {
+        &self.families
     }
 
     /// The recording side of the lane with this name. A lane that was there before goes on with its counts.
@@ -140,8 +152,9 @@ impl Metrics {
     /// Takes over the kernel's counters: `sum` is a counter's present value over all CPUs.
     pub fn set_kernel_counters(&self, sum: impl Fn(Counter) -> u64) {
         raise(&self.events_lost, sum(Counter::EventsLost));
-        for (counter, reason) in ungoverned_reasons() {
-            raise(&self.ungoverned.with_label_values(&[reason]), sum(counter));
+        for one in ungoverned() {
+            let series = self.ungoverned.with_label_values(&[one.reason]);
+            raise(&series, sum(one.counter));
         }
     }
 
@@ -157,45 +170,44 @@ impl Metrics {
 }
 
 impl Gauges {
-    fn register(r: &Registry) -> prometheus::Result<Self> {
+    fn register(r: &mut Register) -> prometheus::Result<Self> {
+        const LANE: &[LabelSet] = &[LabelSet::LANE];
         Ok(Self {
-            inflight: gauges(r, "shaper_inflight", "Requests in flight.", &["lane"])?,
-            limit: gauges(
-                r,
+            inflight: r.gauges("shaper_inflight", "Requests in flight.", LANE)?,
+            limit: r.gauges(
                 "shaper_limit",
                 "Requests allowed in flight; 0: the lane only observes.",
-                &["lane"],
+                LANE,
             )?,
-            limit_effective: gauges(
-                r,
+            limit_effective: r.gauges(
                 "shaper_limit_effective",
                 "The limit as lowered by pauses and adaptation.",
-                &["lane"],
+                LANE,
             )?,
-            queue_depth: gauges(r, "shaper_queue_depth", "Waiters.", &["lane", "priority"])?,
-            idle_connections: gauges(
-                r,
+            queue_depth: r.gauges(
+                "shaper_queue_depth",
+                "Waiters.",
+                &[LabelSet::LANE, LabelSet::of::<Class>("priority")],
+            )?,
+            idle_connections: r.gauges(
                 "shaper_idle_connections",
                 "Connections that hold no slot and wait for none.",
-                &["lane"],
+                LANE,
             )?,
-            saturated: gauges(
-                r,
+            saturated: r.gauges(
                 "shaper_saturated",
                 "1 while somebody has been waiting without a break for 60 s or more.",
-                &["lane"],
+                LANE,
             )?,
-            diagnosis: gauges(
-                r,
+            diagnosis: r.gauges(
                 "shaper_diagnosis",
                 "1 for the lane's present diagnosis, 0 for the others.",
-                &["lane", "diagnosis"],
+                &[LabelSet::LANE, LabelSet::of::<Diagnosis>("diagnosis")],
             )?,
-            adaptive_factor: shares(
-                r,
+            adaptive_factor: r.shares(
                 "shaper_adaptive_factor",
                 "What adaptation leaves of the lane's limit and rates; 1 is all.",
-                &["lane"],
+                LANE,
             )?,
         })
     }
@@ -310,6 +322,40 @@ mod tests {
             .map(|(name, labels)| ((*name).to_owned(), (*labels).to_owned()))
             .collect::<BTreeSet<_>>();
         assert_eq!(found, published);
+    }
+
+    /// A15: every value of every label that a controller shows is in the reference.
+    #[test]
+    fn no_series_has_a_value_that_is_not_described() {
+        let metrics = Metrics::new("0.1.0");
+        metrics.lane("reasoning");
+        metrics.gauges.set(&samples::busy());
+        for family in metrics.registry.gather() {
+            let described = metrics
+                .families()
+                .iter()
+                .find(|described| described.name == family.name())
+                .unwrap_or_else(|| panic!("{} is not described", family.name()));
+            assert_eq!(described.help, family.help());
+            for label in described.labels.iter() {
+                let Values::Closed(values) = label.values else {
+                    continue;
+                };
+                let shown: BTreeSet<&str> = family
+                    .get_metric()
+                    .iter()
+                    .flat_map(|series| series.get_label())
+                    .filter(|shown| shown.name() == label.name)
+                    .map(|shown| shown.value())
+                    .collect();
+                let values = values();
+                let known: BTreeSet<&str> = values.iter().map(|value| value.text).collect();
+                assert_eq!(shown, known, "{} of {}", label.name, family.name());
+                for value in values {
+                    assert!(value.meaning.ends_with('.'), "{value:?}");
+                }
+            }
+        }
     }
 
     /// A15, B6: what is recorded shows under the lane's, the class's and the reason's name.

@@ -4,6 +4,7 @@ mod bench;
 mod build_ebpf;
 mod command;
 mod demo;
+mod docs;
 mod executables;
 mod kernel_object;
 mod promtool;
@@ -40,6 +41,8 @@ enum Command {
     Demo,
     /// Measure shaper beside what people would use instead, and renew the tables of docs/benchmarks.md
     Bench(bench::Args),
+    /// Renew the reference pages in docs/ from what the program knows, and build the book
+    Docs(docs::Args),
     /// Build the kernel object from source and refresh the checked-in one
     BuildEbpf(build_ebpf::Args),
     /// Install what building the kernel object and running the tests need
@@ -68,6 +71,7 @@ impl Command {
             Self::Test(args) => test::run(args),
             Self::Demo => demo::run(),
             Self::Bench(args) => bench::run(args),
+            Self::Docs(args) => docs::run(args),
             Self::BuildEbpf(args) => build_ebpf::run(args),
             Self::Setup(args) => setup::run(args),
         }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     command::{self, cargo, find_program, privileged},
+    docs::MDBOOK,
     promtool, test_clients,
     toolchain::{BPF_LINKER_VERSION, Toolchain, has_rustup, linker_version},
     vm,
@@ -57,6 +58,9 @@ pub struct Args {
     /// Also what `cargo xtask test --vm` needs: QEMU, and Debian's kernels below target/vm
     #[arg(long)]
     vm: bool,
+    /// Also mdBook, with which `cargo xtask docs` builds the book; compiling it takes some minutes
+    #[arg(long)]
+    book: bool,
 }
 
 /// Installs what is missing on Debian 12; says what to install elsewhere.
@@ -89,6 +93,9 @@ pub fn run(args: &Args) -> Result<()> {
         Ok(toolchain) if absent.is_empty() => {
             test_clients::install()?;
             promtool::install()?;
+            if args.book {
+                install_mdbook()?;
+            }
             if args.vm {
                 vm::setup()?;
             }
@@ -167,6 +174,18 @@ fn install_linker() -> Result<()> {
     ]);
     install.args(["--no-default-features", "--features", feature]);
     command::run(install.env("LLVM_PREFIX", prefix))
+}
+
+fn install_mdbook() -> Result<()> {
+    /// The version for which `book.toml` is written.
+    const VERSION: &str = "0.5.4";
+    if find_program(MDBOOK).is_some() {
+        return Ok(());
+    }
+    // Search is part of the book; watching and serving it are for those who write it.
+    let mut install = cargo();
+    install.args(["install", MDBOOK, "--locked", "--version", VERSION]);
+    command::run(install.args(["--no-default-features", "--features", "search"]))
 }
 
 fn is_debian_12() -> Result<bool> {

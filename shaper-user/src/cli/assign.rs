@@ -4,17 +4,25 @@ use clap::Args;
 
 use super::{class::ClassArg, config::ConfigArgs, membership};
 
-/// Move running processes into a class. Sockets they have already made stay as they are.
+/// Move running processes into a class
+///
+/// What they start from now on is in the class too. Sockets that they have made already stay as they are: a socket
+/// belongs to the cgroup in which it was created.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper assign --class interactive 4711
+  sudo shaper assign --class bulk $$    # this shell, and all that it starts")]
 pub struct AssignArgs {
-    /// interactive, default or bulk
+    /// The priority
     #[arg(long)]
     class: ClassArg,
     /// The tenant: a child cgroup of the class cgroup, made if absent
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     account: Option<String>,
     #[command(flatten)]
     config: ConfigArgs,
+    /// The processes
     #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pids: Vec<u32>,
 }

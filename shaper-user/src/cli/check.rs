@@ -19,10 +19,15 @@ use crate::{
     policy::{Adaptive, ConnectHold, Pace, PaceMode},
 };
 
-/// Validate and explain a configuration.
+/// Validate a configuration and explain it in words
 ///
-/// Exits with 1 if it has errors; with --strict, if it has warnings, too.
+/// Prints what the lanes and classes mean, and on standard error what is wrong or may not do what its author meant, with
+/// file, line, key and remedy. Exits with 1 if it has errors; with --strict, if it has warnings, too.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper check                                          # what the controller would read
+  shaper check --strict --offline --config ./config     # in a pipeline, before it goes to /etc/shaper")]
 pub struct CheckArgs {
     #[command(flatten)]
     pub config: ConfigArgs,

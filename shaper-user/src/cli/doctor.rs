@@ -32,6 +32,10 @@ const NAME_WIDTH: usize = 15;
 /// Tries everything on connections of its own, in a cgroup and a network namespace made for that. A running controller
 /// does not notice. Exits with 1 if something is missing that shaper cannot work without.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sudo shaper doctor
+  sudo shaper doctor --json | jq .verdict")]
 pub struct DoctorArgs {
     /// Print the findings as JSON
     #[arg(long)]

@@ -7,14 +7,21 @@ use clap::Args;
 
 use super::{class::ClassArg, config::ConfigArgs, membership};
 
-/// Run a command in a class.
+/// Run a command in a class
+///
+/// Joins the cgroup of the class, then becomes the command: signals, exit code and terminal are the command's own, and all
+/// that it starts is in the class too.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper exec --class bulk -- ./nightly-review.sh
+  shaper exec --class bulk --account acme -- ./agent --all")]
 pub struct ExecArgs {
-    /// interactive, default or bulk
+    /// The priority
     #[arg(long)]
     class: ClassArg,
     /// The tenant: a child cgroup of the class cgroup, made if absent
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     account: Option<String>,
     #[command(flatten)]
     config: ConfigArgs,

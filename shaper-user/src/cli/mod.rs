@@ -27,28 +27,38 @@ use crate::{
 };
 
 /// A host-level traffic shaper for LLM gateways
+///
+/// Caps how many requests from this host are in flight at each gateway, lets important work go first, and makes the rest
+/// wait where an operator can see them. `shaper run` does it; everything else prepares, watches or steers it.
 #[derive(Debug, Parser)]
-#[command(name = "shaper", version)]
+#[command(name = "shaper", version, after_help = ENVIRONMENT)]
 pub struct Cli {
     #[command(subcommand)]
     command: Subcommands,
 }
 
+/// What the environment changes.
+const ENVIRONMENT: &str = "\
+Environment:
+  SHAPER_LOG  what the controller logs: error, warn, info (the default), debug or trace
+  NO_COLOR    no colours, if it is set";
+
+/// In the order in which an operator comes to need them, which is the order of `shaper help`.
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Run(run::RunArgs),
     Check(check::CheckArgs),
+    Doctor(doctor::DoctorArgs),
+    #[command(name = crate::doctor::CLIENT_SUBCOMMAND, hide = true)]
+    DoctorClient(doctor::ClientArgs),
     Exec(exec::ExecArgs),
     Assign(assign::AssignArgs),
     Status(status::StatusArgs),
     Top(top::TopArgs),
-    Doctor(doctor::DoctorArgs),
-    #[command(name = crate::doctor::CLIENT_SUBCOMMAND, hide = true)]
-    DoctorClient(doctor::ClientArgs),
+    Stats(stats::StatsArgs),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Set(set::SetArgs),
-    Stats(stats::StatsArgs),
     Simulate(simulate::SimulateArgs),
 }
 

@@ -7,10 +7,15 @@ use clap::Args;
 use super::ControllerArgs;
 use crate::{format, pause};
 
-/// Start nothing in a lane for a while. What is in flight goes on; what comes waits in line.
+/// Start nothing in a lane for a while
 ///
-/// The longer of two pauses holds. When it is over, what waits starts little by little.
+/// What is in flight goes on; what comes waits in line. The longer of two pauses holds. When it is over, what waits starts
+/// little by little.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper pause reasoning --for 30s
+  shaper pause reasoning --for 1h30m")]
 pub struct PauseArgs {
     /// The lane's name
     lane: String,
@@ -21,8 +26,11 @@ pub struct PauseArgs {
     controller: ControllerArgs,
 }
 
-/// End a lane's pause, whoever began it.
+/// End a lane's pause, whoever began it
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper resume reasoning")]
 pub struct ResumeArgs {
     /// The lane's name
     lane: String,

@@ -31,19 +31,24 @@ use crate::{
 ///
 /// The configuration is read again on SIGHUP and when its files change; a bad one is rejected and changes nothing.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper run                                                  # with /etc/shaper, or the example lanes
+  shaper run --config ./config --listen 127.0.0.1:9900
+  shaper run --record /var/lib/shaper/trace.jsonl             # for `shaper simulate`")]
 pub struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Where to serve HTTP [default: `listen` in shaper.toml, 127.0.0.1:9797]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// The control socket [default: /run/shaper/INSTANCE.sock]
+    /// Control socket of the controller [default: /run/shaper/NAME.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Name of this controller among others on the host
-    #[arg(long, default_value_t)]
+    /// Name of the controller, where a host has several
+    #[arg(long, value_name = "NAME", default_value_t)]
     instance: Instance,
-    /// Where pauses and adaptation are kept over a restart
+    /// Where pauses, adaptation and the history are kept over a restart
     #[arg(long, value_name = "DIR", default_value = paths::STATE_DIR)]
     state: PathBuf,
     /// Append a trace of all requests to this file, for `shaper simulate`

@@ -5,16 +5,21 @@ use clap::Args;
 use super::ControllerArgs;
 use crate::handle::Setting;
 
-/// Change a setting of a lane while the controller runs, without touching its file.
+/// Change a setting of a lane while the controller runs
 ///
-/// KEY is any key of the lane's file but `endpoints`, dotted if it is in a table, as in `max_inflight=4`,
-/// `queue_timeout=90s`, `class.bulk.max_inflight=2` or `account.overrides.acme=20`. `KEY=default` means: as if the file
-/// did not have the key. The value is checked as if it stood in the file.
+/// KEY is any key of the lane's file but `endpoints`, dotted if it is in a table. `KEY=default` means: as if the file did
+/// not have the key. The value is checked as if it stood in the file, which stays as it is.
 ///
 /// The change is in force at once: it applies to what starts from now on, and nothing in flight is taken back. It lasts
 /// until the controller restarts or the meaning of this lane's file changes, for then the file holds again; reading
 /// unchanged files again, or changed files of other lanes, leaves it in place.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper set reasoning max_inflight=4
+  shaper set reasoning queue_timeout=90s class.bulk.max_inflight=2
+  shaper set reasoning account.overrides.acme=20
+  shaper set reasoning max_inflight=default")]
 pub struct SetArgs {
     /// The lane's name
     lane: String,

@@ -18,16 +18,21 @@ use crate::{
     simulate::{ClassReport, LaneReport, Report, Workload, simulate},
 };
 
-/// Work out what a configuration would have done with recorded traffic.
+/// Work out what a configuration would have done with recorded traffic
 ///
-/// TRACE has one JSON object a line, as `shaper run --record` writes them; by hand, this is enough:
-///
-///   {"arrival_s": 12.5, "lane": "reasoning", "priority": "bulk", "service_s": 3.2}
+/// TRACE has one JSON object a line, as `shaper run --record` writes them. One written by hand needs arrival_s, lane,
+/// priority and service_s.
 ///
 /// To ask "what would a limit of 6 have done?", copy the configuration, change the limit, and name the copy with
 /// --config. Requests keep their arrival and service times, clients do not retry, and nothing touches the network. A trace
 /// does not tell what the gateway answered, so `[adaptive]` and `retry_after_max` change nothing.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper simulate --config ./config trace.jsonl
+  zcat trace.jsonl.gz | shaper simulate --json -
+A line of a trace:
+  {\"arrival_s\": 12.5, \"lane\": \"reasoning\", \"priority\": \"bulk\", \"service_s\": 3.2}")]
 pub struct SimulateArgs {
     #[command(flatten)]
     config: ConfigArgs,

@@ -27,7 +27,7 @@ const NOTABLE: Style = AnsiColor::Yellow.on_default();
 /// The longest `--since`, in days: no history goes further back.
 const LONGEST_DAYS: u64 = 3660;
 
-/// Show what happened: per lane, hour and class.
+/// Show what happened, by lane, hour and class
 ///
 /// PEAK is the most starts within any 60 s that ended in the hour, whatever the hour's boundary. ERRORS is what went wrong
 /// at the gateway; UNDER counts those of them by which it asked for less (429, 503) although every rate that is
@@ -36,6 +36,11 @@ const LONGEST_DAYS: u64 = 3660;
 ///
 /// Asks the controller; if none is running, reads what it has left in the state directory.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper stats
+  shaper stats --lane reasoning --since 30d
+  shaper stats --json")]
 pub struct StatsArgs {
     /// Only this lane
     #[arg(long, value_name = "LANE")]

@@ -32,8 +32,15 @@ const GOOD: Style = AnsiColor::Green.on_default();
 const NOTABLE: Style = AnsiColor::Yellow.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// Show the lanes
+/// Show the lanes as they are now
+///
+/// A table of at most 80 columns: for each lane its state, slots, queue and waits, and in words what it is doing.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  shaper status
+  shaper status --watch
+  shaper status --json | jq '.lanes[] | {lane, inflight, queued}'")]
 pub struct StatusArgs {
     /// Print the document that /api/lanes serves
     #[arg(long)]

@@ -7,7 +7,7 @@ use shaper_common::{Class, MAX_CONNS, MAX_SLOTS, OnLoss};
 use super::{
     OnFull, Scope, Udp,
     kind::{
-        Cgroups, Choice, Count, Counts, Endpoints, FilePath, Hold, Kind, Listen, Part, Share,
+        Cgroups, Choice, Count, Counts, Endpoints, FilePath, Form, Hold, Kind, Listen, Part, Share,
         Switch, Time,
     },
 };
@@ -64,6 +64,7 @@ pub trait Documented: fmt::Debug + Sync {
     fn path(&self) -> &'static str;
     /// What a right value is, as the end of a sentence.
     fn expected(&self) -> String;
+    fn form(&self) -> Form;
     fn presence(&self) -> Presence;
     fn meaning(&self) -> &'static str;
 }
@@ -75,6 +76,10 @@ impl<K: Kind> Documented for Key<K> {
 
     fn expected(&self) -> String {
         self.kind.expected()
+    }
+
+    fn form(&self) -> Form {
+        self.kind.form()
     }
 
     fn presence(&self) -> Presence {
@@ -146,12 +151,14 @@ const MS: Duration = Duration::from_millis(1);
 const SLOTS: Count = Count {
     min: 1,
     max: MAX_SLOTS,
+    unit: "slots",
 };
 
 /// Starts per second or per minute.
 const RATE: Count = Count {
     min: 1,
     max: 1_000_000,
+    unit: "starts",
 };
 
 const UP_TO_A_DAY: Time = Time {
@@ -176,6 +183,7 @@ pub mod lane {
         kind: Count {
             min: 0,
             max: MAX_SLOTS,
+            unit: "requests",
         },
         presence: Presence::Required,
         meaning: "Requests in flight at once; 0 observes only: nothing is held, everything is counted.",
@@ -191,6 +199,7 @@ pub mod lane {
         kind: Count {
             min: 0,
             max: MAX_CONNS,
+            unit: "connections",
         },
         presence: Presence::RequiredToEnforce,
         meaning: "Connections that may wait; one more is refused at once (see `on_full`).",
@@ -206,6 +215,7 @@ pub mod lane {
         kind: Count {
             min: 0,
             max: MAX_SLOTS,
+            unit: "slots",
         },
         presence: Presence::Default("0"),
         meaning: "Slots that only class interactive may take; at most `max_inflight` - 1.",
@@ -235,7 +245,11 @@ pub mod lane {
     pub const WAKE_BYTES: Key<Count> = Key {
         path: "wake_bytes",
         // A segment of common MTU. More would let whole prompts pass a held gate.
-        kind: Count { min: 0, max: 1460 },
+        kind: Count {
+            min: 0,
+            max: 1460,
+            unit: "bytes",
+        },
         presence: Presence::Default("128"),
         meaning: "The largest segment, in bytes, that counts as handshake or ping and passes while requests are held.",
     };
@@ -427,7 +441,7 @@ pub mod settings {
     pub const CLASS_CGROUPS: Key<Cgroups> = Key {
         path: "classes.<class>.cgroups",
         kind: Cgroups,
-        presence: Presence::Optional("[\"shaper/<class>\"]"),
+        presence: Presence::Optional("`[\"shaper/<class>\"]`"),
         meaning: "The cgroups of the class, relative to the cgroup2 mount; created if absent; globs allowed.",
     };
 }

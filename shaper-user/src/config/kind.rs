@@ -68,9 +68,22 @@ pub fn with_article(value: &DeValue<'_>) -> String {
     format!("{article} {name}")
 }
 
+/// What an operator writes as a value, in a few words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The type of the value.
+    pub kind: &'static str,
+    /// What it counts or measures, where that is not said by `kind`.
+    pub unit: Option<&'static str>,
+    /// The values that it may have, as a phrase.
+    pub range: String,
+}
+
 /// Reads one kind of value.
 pub trait Kind: fmt::Debug + Sync {
     type Value;
+
+    fn form(&self) -> Form;
 
     /// # Errors
     /// Every fault found in the value, at least one.
@@ -85,6 +98,8 @@ pub trait Kind: fmt::Debug + Sync {
 pub struct Count {
     pub min: u32,
     pub max: u32,
+    /// What is counted, in the plural.
+    pub unit: &'static str,
 }
 
 impl Count {
@@ -107,6 +122,14 @@ impl Count {
 impl Kind for Count {
     type Value = u32;
 
+    fn form(&self) -> Form {
+        Form {
+            kind: "whole number",
+            unit: Some(self.unit),
+            range: format!("{} to {}", self.min, self.max),
+        }
+    }
+
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<u32, Vec<Fault>> {
         self.parse_one(value).map_err(|fault| vec![fault])
     }
@@ -122,6 +145,14 @@ pub struct Switch;
 
 impl Kind for Switch {
     type Value = bool;
+
+    fn form(&self) -> Form {
+        Form {
+            kind: "boolean",
+            unit: None,
+            range: self.expected(),
+        }
+    }
 
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<bool, Vec<Fault>> {
         match value.get_ref() {
@@ -143,6 +174,14 @@ pub struct Counts {
 
 impl Kind for Counts {
     type Value = Vec<(String, u32)>;
+
+    fn form(&self) -> Form {
+        Form {
+            kind: "table",
+            range: format!("names, each with {}", self.each.expected()),
+            ..self.each.form()
+        }
+    }
 
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<Self::Value, Vec<Fault>> {
         let DeValue::Table(table) = value.get_ref() else {
@@ -170,6 +209,14 @@ pub struct Share;
 impl Kind for Share {
     type Value = f64;
 
+    fn form(&self) -> Form {
+        Form {
+            kind: "number",
+            unit: None,
+            range: "0 up to, but less than, 1".to_owned(),
+        }
+    }
+
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<f64, Vec<Fault>> {
         let text = number_text(value)?;
         match text.parse::<f64>() {
@@ -190,6 +237,14 @@ pub struct Part;
 
 impl Kind for Part {
     type Value = f64;
+
+    fn form(&self) -> Form {
+        Form {
+            kind: "number",
+            unit: None,
+            range: "above 0, and at most 1".to_owned(),
+        }
+    }
 
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<f64, Vec<Fault>> {
         let text = number_text(value)?;
@@ -253,6 +308,14 @@ impl Time {
 impl Kind for Time {
     type Value = Duration;
 
+    fn form(&self) -> Form {
+        Form {
+            kind: "duration",
+            unit: Some("`ms`, `s`, `m`, `h` or `d`, written with the number, as in `\"90s\"`"),
+            range: format!("`\"{}\"` to `\"{}\"`", human(self.min), human(self.max)),
+        }
+    }
+
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<Duration, Vec<Fault>> {
         self.parse_one(value).map_err(|fault| vec![fault])
     }
@@ -282,6 +345,14 @@ const ALWAYS: &str = "always";
 impl Kind for Hold {
     type Value = ConnectHold;
 
+    fn form(&self) -> Form {
+        let form = self.time.form();
+        Form {
+            range: format!("{}, or `\"{ALWAYS}\"`", form.range),
+            ..form
+        }
+    }
+
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<ConnectHold, Vec<Fault>> {
         if value.get_ref().as_str() == Some(ALWAYS) {
             return Ok(ConnectHold::Always);
@@ -302,6 +373,19 @@ pub struct Choice<T: 'static> {
 
 impl<T: Copy + fmt::Debug + Sync> Kind for Choice<T> {
     type Value = T;
+
+    fn form(&self) -> Form {
+        let words: Vec<_> = self
+            .words
+            .iter()
+            .map(|(word, _)| format!("`\"{word}\"`"))
+            .collect();
+        Form {
+            kind: "string",
+            unit: None,
+            range: words.join(" or "),
+        }
+    }
 
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<T, Vec<Fault>> {
         let DeValue::String(text) = value.get_ref() else {
@@ -340,6 +424,14 @@ pub struct Listen;
 impl Kind for Listen {
     type Value = SocketAddr;
 
+    fn form(&self) -> Form {
+        Form {
+            kind: "string",
+            unit: None,
+            range: self.expected(),
+        }
+    }
+
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<SocketAddr, Vec<Fault>> {
         let DeValue::String(text) = value.get_ref() else {
             return Err(vec![Fault::wrong_type(value)]);
@@ -359,6 +451,14 @@ pub struct FilePath;
 
 impl Kind for FilePath {
     type Value = PathBuf;
+
+    fn form(&self) -> Form {
+        Form {
+            kind: "string",
+            unit: None,
+            range: self.expected(),
+        }
+    }
 
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<PathBuf, Vec<Fault>> {
         let DeValue::String(text) = value.get_ref() else {
@@ -422,6 +522,14 @@ impl Cgroups {
 impl Kind for Cgroups {
     type Value = Vec<Item<String>>;
 
+    fn form(&self) -> Form {
+        Form {
+            kind: "list of strings",
+            unit: None,
+            range: "cgroup paths relative to the cgroup2 mount, globs allowed".to_owned(),
+        }
+    }
+
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<Self::Value, Vec<Fault>> {
         parse_list(value, |text, item| {
             Self::parse_one(text).map_err(|(what, help)| Fault::new(item, what).with_help(help))
@@ -439,6 +547,16 @@ pub struct Endpoints;
 
 impl Kind for Endpoints {
     type Value = Vec<Item<(EndpointSpec, Vec<EndpointNote>)>>;
+
+    fn form(&self) -> Form {
+        Form {
+            kind: "list of strings",
+            unit: None,
+            range: "at least one of HOST:PORT, ADDRESS:PORT, ADDRESS/PREFIX:PORT, [IPV6]:PORT, [IPV6/PREFIX]:PORT or an \
+                    http(s) URL"
+                .to_owned(),
+        }
+    }
 
     fn parse(&self, value: &Spanned<DeValue<'_>>) -> Result<Self::Value, Vec<Fault>> {
         let endpoints = parse_list(value, |text, item| {

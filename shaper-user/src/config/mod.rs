@@ -27,7 +27,7 @@ pub use diagnostic::{ConfigErrors, Diagnostic, Position, Severity};
 pub use endpoint::{EndpointError, EndpointNote, EndpointSpec, HostPort};
 pub use files::{DEFAULT_DIR, Files, Origin, TextFile};
 pub use keys::{ANY_CLASS, Documented, LANE, Presence, SETTINGS, Schema};
-pub use kind::human;
+pub use kind::{Form, human};
 pub use watch::Watch;
 
 use crate::policy::LaneRules;

@@ -2,7 +2,8 @@
 
 use shaper_common::{Class, Counter};
 
-use crate::policy::{Diagnosis, GatewayError};
+use super::family::Value;
+use crate::policy::{Diagnosis, Fault, GatewayError};
 
 /// A closed set of label values.
 pub(super) trait Label: Copy + 'static {
@@ -12,14 +13,17 @@ pub(super) trait Label: Copy + 'static {
     fn index(self) -> usize;
 
     fn text(self) -> &'static str;
+
+    /// A sentence, for the metrics reference.
+    fn meaning(self) -> &'static str;
 }
 
 macro_rules! label {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
+    ($(#[$doc:meta])* $name:ident { $(#[doc = $meaning:literal] $variant:ident = $text:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name {
-            $($(#[$variant_doc])* $variant,)+
+            $(#[doc = $meaning] $variant,)+
         }
 
         impl Label for $name {
@@ -32,6 +36,12 @@ macro_rules! label {
             fn text(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
+                }
+            }
+
+            fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $meaning.trim_ascii(),)+
                 }
             }
         }
@@ -51,7 +61,7 @@ label! {
         LeftQueue = "left_queue",
         /// It waited for the whole queue timeout and was ended.
         QueueTimeout = "queue_timeout",
-        /// It was refused at connect, see [`RefusalReason`].
+        /// It was refused at connect, see `shaper_refusals_total`.
         Refused = "refused",
     }
 }
@@ -59,7 +69,7 @@ label! {
 label! {
     /// Which limit refused a connect (B5, B6).
     RefusalReason {
-        /// The lane has `max_queue` waiters.
+        /// The lane has as many waiters as `max_queue` allows.
         QueueFull = "queue_full",
         /// `udp = "block"`: QUIC would bypass the lane.
         Udp = "udp",
@@ -110,6 +120,14 @@ impl Label for Class {
     fn text(self) -> &'static str {
         self.name()
     }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Interactive => "Of class interactive: somebody waits for it at a prompt.",
+            Self::Default => "Of class default.",
+            Self::Bulk => "Of class bulk: it can wait.",
+        }
+    }
 }
 
 impl Label for GatewayError {
@@ -121,6 +139,30 @@ impl Label for GatewayError {
 
     fn text(self) -> &'static str {
         self.name()
+    }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Connection(Fault::Refused) => "It refused a connect.",
+            Self::Connection(Fault::Unreachable) => "The network said that it cannot be reached.",
+            Self::Connection(Fault::ConnectTimeout) => {
+                "It did not answer a SYN that was let through, for a second or more."
+            }
+            Self::Connection(Fault::Reset) => {
+                "It reset a connection while it owed an answer, or the rest of one."
+            }
+            Self::Connection(Fault::Unanswered) => {
+                "It closed a connection while it owed an answer."
+            }
+            Self::Throttled => {
+                "It asked for less (429, 503, 529 or `Retry-After`) while a configured rate was exceeded, or none is \
+                 configured."
+            }
+            Self::ThrottledUnderLimit => {
+                "It asked for less although every configured rate was kept."
+            }
+            Self::ServerError => "It answered with another status of 500 or more.",
+        }
     }
 }
 
@@ -134,11 +176,58 @@ impl Label for Diagnosis {
     fn text(self) -> &'static str {
         self.name()
     }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Ok => "Nothing waits, nothing fails.",
+            Self::LocalQueue => "Requests wait on purpose: for a slot, for a cap, for the pace.",
+            Self::GatewayDegraded => {
+                "The gateway fails or is slow to answer, and it is not for our load."
+            }
+            Self::Paused => "The lane starts nothing until a pause ends.",
+            Self::Observe => "The lane only observes.",
+        }
+    }
 }
 
-/// The kernel's counters that have a series in `shaper_ungoverned_total`, with the value of its label.
-pub(super) fn ungoverned_reasons() -> impl Iterator<Item = (Counter, &'static str)> {
-    Counter::ALL
-        .into_iter()
-        .filter_map(|counter| Some((counter, counter.ungoverned_reason()?)))
+/// Why something passed although it could have been governed: the kernel's counters that have a series in
+/// `shaper_ungoverned_total`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ungoverned {
+    /// The value of its label.
+    pub(super) reason: &'static str,
+    pub(super) counter: Counter,
+    /// A sentence.
+    pub(super) meaning: &'static str,
+}
+
+pub(super) fn ungoverned() -> impl Iterator<Item = Ungoverned> {
+    Counter::ALL.into_iter().filter_map(|counter| {
+        Some(Ungoverned {
+            reason: counter.ungoverned_reason()?,
+            counter,
+            meaning: match counter {
+                Counter::EventsLost => return None,
+                Counter::TableFull => "The table of connections was full.",
+                Counter::NoStorage => "There was no memory to mark the socket.",
+                Counter::ControllerLost => {
+                    "The controller's last sign of life was older than `fail_after`."
+                }
+                Counter::Malformed => "A packet of a held connection could not be read.",
+                Counter::Unseen => {
+                    "No connect hook saw the connection: MPTCP, or a socket that another cgroup made."
+                }
+                Counter::Contended => "A word stayed contended beyond the bound.",
+            },
+        })
+    })
+}
+
+/// The values of `reason` in `shaper_ungoverned_total`.
+pub(super) fn ungoverned_values() -> Vec<Value> {
+    let value = |one: Ungoverned| Value {
+        text: one.reason,
+        meaning: one.meaning,
+    };
+    ungoverned().map(value).collect()
 }

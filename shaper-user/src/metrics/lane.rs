@@ -3,14 +3,15 @@
 use std::{collections::HashMap, marker::PhantomData, sync::Arc, time::Duration};
 
 use prometheus::{
-    Histogram, HistogramVec, IntCounter, IntCounterVec, Registry,
+    Histogram, HistogramVec, IntCounter, IntCounterVec,
     core::{Collector, MetricVec, MetricVecBuilder},
 };
 use shaper_common::Class;
 
 use super::{
+    family::LabelSet,
     labels::{Direction, Label, Outcome, RefusalReason},
-    register::{counters, histograms},
+    register::Register,
 };
 use crate::policy::GatewayError;
 
@@ -111,70 +112,62 @@ impl LaneMetrics {
 }
 
 impl LaneFamilies {
-    pub(super) fn register(r: &Registry) -> prometheus::Result<Self> {
+    pub(super) fn register(r: &mut Register) -> prometheus::Result<Self> {
+        const LANE: LabelSet = LabelSet::LANE;
+        const PRIORITY: LabelSet = LabelSet::of::<Class>("priority");
         Ok(Self {
-            queue_wait: histograms(
-                r,
+            queue_wait: r.histograms(
                 "shaper_queue_wait_seconds",
                 "Time from a request's arrival to its slot.",
-                &["lane", "priority"],
+                &[LANE, PRIORITY],
                 WAIT_BUCKETS,
             )?,
-            queue_timeouts: counters(
-                r,
+            queue_timeouts: r.counters(
                 "shaper_queue_timeouts_total",
                 "Waiters ended by the queue timeout.",
-                &["lane", "priority"],
+                &[LANE, PRIORITY],
             )?,
-            refusals: counters(
-                r,
+            refusals: r.counters(
                 "shaper_refusals_total",
                 "Connects refused by shaper.",
-                &["lane", "priority", "reason"],
+                &[LANE, PRIORITY, LabelSet::of::<RefusalReason>("reason")],
             )?,
-            connections: counters(
-                r,
+            connections: r.counters(
                 "shaper_connections_total",
                 "Connections that ended, by how they ended.",
-                &["lane", "priority", "outcome"],
+                &[LANE, PRIORITY, LabelSet::of::<Outcome>("outcome")],
             )?,
-            requests: counters(
-                r,
+            requests: r.counters(
                 "shaper_requests_total",
                 "Requests let through to the gateway.",
-                &["lane", "priority"],
+                &[LANE, PRIORITY],
             )?,
-            overruns: counters(
-                r,
+            overruns: r.counters(
                 "shaper_overruns_total",
                 "Connections taken for idle whose response went on.",
-                &["lane"],
+                &[LANE],
             )?,
-            connect: histograms(
-                r,
+            connect: r.histograms(
                 "shaper_connect_seconds",
                 "TCP handshake with the gateway, without the time held.",
-                &["lane"],
+                &[LANE],
                 CONNECT_BUCKETS,
             )?,
-            first_byte: histograms(
-                r,
+            first_byte: r.histograms(
                 "shaper_first_byte_seconds",
                 "Time from a request let through to the first byte of its response.",
-                &["lane"],
+                &[LANE],
                 FIRST_BYTE_BUCKETS,
             )?,
-            gateway_errors: counters(
-                r,
+            gateway_errors: r.counters(
                 "shaper_gateway_errors_total",
                 "What went wrong at the gateway.",
-                &["lane", "kind"],
+                &[LANE, LabelSet::of::<GatewayError>("kind")],
             )?,
-            bytes: counters(
-                r,
+            bytes: r.counters(
                 "shaper_bytes_total",
                 "Payload bytes to (sent) and from (received) the gateway.",
-                &["lane", "direction"],
+                &[LANE, LabelSet::of::<Direction>("direction")],
             )?,
         })
     }

@@ -34,8 +34,14 @@ use self::{
 };
 use super::{ControllerArgs, follow::Follow};
 
-/// Show the lanes and who waits in them, live and full screen; `?` shows the keys
+/// Show the lanes and who waits in them, live and full screen
+///
+/// `?` shows the keys, which also pause, resume and change a lane; `q` quits.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  shaper top
+  shaper top --instance gpu-2")]
 pub struct TopArgs {
     #[command(flatten)]
     controller: ControllerArgs,
