@@ -102,6 +102,14 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
+    /// One that somebody else keeps, by its path below the cgroup2 mount.
+    pub fn existing(relative: &str) -> Result<Self> {
+        Ok(Self {
+            relative: relative.to_owned(),
+            path: cgroup2_mount()?.join(relative),
+        })
+    }
+
     /// The path below the cgroup2 mount, as a configuration file spells it.
     pub fn relative(&self) -> &str {
         &self.relative

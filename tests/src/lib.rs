@@ -13,6 +13,7 @@ pub mod client;
 pub mod clock;
 pub mod controller;
 pub mod crowd;
+pub mod fresh_host;
 pub mod gateway;
 pub mod incident;
 pub mod kernel_state;
