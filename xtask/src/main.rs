@@ -7,6 +7,7 @@ mod demo;
 mod docs;
 mod executables;
 mod kernel_object;
+mod package;
 mod promtool;
 mod reproducible;
 mod run;
@@ -45,6 +46,8 @@ enum Command {
     Docs(docs::Args),
     /// Build the kernel object from source and refresh the checked-in one
     BuildEbpf(build_ebpf::Args),
+    /// Build the Debian package, below target/package
+    Package(package::Args),
     /// Install what building the kernel object and running the tests need
     Setup(setup::Args),
 }
@@ -73,6 +76,7 @@ impl Command {
             Self::Bench(args) => bench::run(args),
             Self::Docs(args) => docs::run(args),
             Self::BuildEbpf(args) => build_ebpf::run(args),
+            Self::Package(args) => package::run(args),
             Self::Setup(args) => setup::run(args),
         }
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     command::{self, cargo, find_program, privileged},
     docs::MDBOOK,
-    promtool, test_clients,
+    package, promtool, test_clients,
     toolchain::{BPF_LINKER_VERSION, Toolchain, has_rustup, linker_version},
     vm,
 };
@@ -28,15 +28,38 @@ const DEBIAN_TESTS: &[&str] = &[
     "bpftool",
     "chromium",
     "curl",
+    "dbus",
     "golang-go",
     "iproute2",
     "nodejs",
     "openssl",
     "python3",
     "python3-venv",
+    "systemd",
 ];
 const TEST_PROGRAMS: &[&str] = &[
-    "bpftool", "chromium", "curl", "go", "ip", "node", "npm", "openssl", "python3",
+    "bpftool",
+    "busctl",
+    "chromium",
+    "curl",
+    "dbus-daemon",
+    "go",
+    "ip",
+    "node",
+    "npm",
+    "openssl",
+    "python3",
+];
+
+/// What the package is tried with.
+const DEBIAN_PACKAGE: &[&str] = &["dpkg-dev", "fish", "man-db", "mandoc", "zsh"];
+const PACKAGE_PROGRAMS: &[&str] = &[
+    "dpkg-shlibdeps",
+    "fish",
+    "man",
+    "mandoc",
+    "systemd-analyze",
+    "zsh",
 ];
 
 /// The peers that the benchmarks measure besides.
@@ -69,8 +92,8 @@ pub struct Args {
 /// An installation fails, or something is missing and cannot be installed from here.
 pub fn run(args: &Args) -> Result<()> {
     let (mut packages, mut programs) = (
-        [DEBIAN_COMPILER, DEBIAN_TESTS].concat(),
-        TEST_PROGRAMS.to_vec(),
+        [DEBIAN_COMPILER, DEBIAN_TESTS, DEBIAN_PACKAGE].concat(),
+        [TEST_PROGRAMS, PACKAGE_PROGRAMS].concat(),
     );
     if args.bench {
         packages.extend(DEBIAN_BENCH);
@@ -93,6 +116,7 @@ pub fn run(args: &Args) -> Result<()> {
         Ok(toolchain) if absent.is_empty() => {
             test_clients::install()?;
             promtool::install()?;
+            package::install_builder()?;
             if args.book {
                 install_mdbook()?;
             }
