@@ -51,9 +51,12 @@ fn write(dir: &Path, date: &str) -> io::Result<()> {
 }
 
 fn write_page(dir: &Path, date: &str, command: &Command, name: &str) -> io::Result<()> {
-    let mut page = fs::File::create(dir.join(format!("{name}.1")))?;
     let command = command.clone().display_name(name.to_owned());
     let source = format!("shaper {}", env!("CARGO_PKG_VERSION"));
     let man = Man::new(command).title(name).date(date);
-    man.source(source).manual(MANUAL).render(&mut page)
+    let mut page = Vec::new();
+    man.source(source).manual(MANUAL).render(&mut page)?;
+    // Before a list of values: a line break there is none to break, which `mandoc` warns of.
+    let page = String::from_utf8_lossy(&page).replace(".br\n\n.br\n", ".sp\n");
+    fs::write(dir.join(format!("{name}.1")), page)
 }

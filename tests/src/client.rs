@@ -1,5 +1,6 @@
 //! Unmodified clients as child processes: `curl`, Python, and a raw TCP client for exact times.
 
+use std::ffi::{OsStr, OsString};
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::process::Command;
@@ -50,13 +51,34 @@ impl<R: Report> Client<R> {
     /// Runs the client as the user `nobody`. Not by [`Command::uid`], which would come before the ways into namespace and
     /// cgroup.
     #[must_use]
-    pub fn as_nobody(mut self) -> Self {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        command.arg(self.command.get_program());
-        command.args(self.command.get_args());
+    pub fn as_nobody(self) -> Self {
+        let words = [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+        ];
+        self.under(words.map(str::to_owned))
+    }
+
+    /// Has another command start the client: the first of the words, with the others before the client's own.
+    #[must_use]
+    pub fn under(mut self, words: impl IntoIterator<Item = String>) -> Self {
+        let own = std::iter::once(self.command.get_program()).chain(self.command.get_args());
+        let words = words.into_iter().map(OsString::from);
+        let mut words = words.chain(own.map(OsStr::to_owned));
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
         self.command = command;
         self
+    }
+
+    /// Starts the client in the cgroup of the test.
+    pub fn spawn(mut self) -> Result<Running<R>> {
+        Ok(Running {
+            process: Process::spawn(self.name, &mut self.command)?,
+            report: PhantomData,
+        })
     }
 
     /// Lets the client live in a network namespace.
@@ -68,10 +90,7 @@ impl<R: Report> Client<R> {
     /// Starts the client as a member of a cgroup.
     pub fn spawn_in(mut self, cgroup: &Cgroup) -> Result<Running<R>> {
         cgroup.contain(&mut self.command)?;
-        Ok(Running {
-            process: Process::spawn(self.name, &mut self.command)?,
-            report: PhantomData,
-        })
+        self.spawn()
     }
 }
 

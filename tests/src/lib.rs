@@ -30,5 +30,6 @@ pub mod snapshot;
 pub mod stage;
 pub mod stats;
 pub mod supervisor;
+pub mod systemd;
 pub mod terminal;
 pub mod tools;

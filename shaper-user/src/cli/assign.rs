@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{class::ClassArg, config::ConfigArgs, membership};
+use super::{class::ClassArg, config::ConfigArgs, membership::Place};
 
 /// Move running processes into a class
 ///
@@ -17,7 +17,7 @@ pub struct AssignArgs {
     /// The priority
     #[arg(long)]
     class: ClassArg,
-    /// The tenant: a child cgroup of the class cgroup, made if absent
+    /// The tenant: a child of the class's cgroup or slice, made if absent
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
     #[command(flatten)]
@@ -33,12 +33,8 @@ pub struct AssignArgs {
 /// At the first process that cannot be moved, after naming those that were.
 pub fn run(args: &AssignArgs) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    let cgroup =
-        membership::cgroup_of(&config.settings, args.class.into(), args.account.as_deref())?;
-    for pid in &args.pids {
-        membership::join(&cgroup, *pid)?;
-        println!("{pid} is in {}", cgroup.display());
-    }
+    let place = Place::of(&config.settings, args.class.into(), args.account.as_deref())?;
+    place.take(&args.pids, |pid| println!("{pid} is in {place}"))?;
     eprintln!("Connections they have already open stay as they are; new sockets are governed.");
     Ok(())
 }

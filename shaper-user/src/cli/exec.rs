@@ -5,11 +5,11 @@ use std::{ffi::OsString, os::unix::process::CommandExt, process::Command};
 use anyhow::{Context, anyhow};
 use clap::Args;
 
-use super::{class::ClassArg, config::ConfigArgs, membership};
+use super::{class::ClassArg, config::ConfigArgs, membership::Place};
 
 /// Run a command in a class
 ///
-/// Joins the cgroup of the class, then becomes the command: signals, exit code and terminal are the command's own, and all
+/// Joins the cgroup of the class (where systemd runs the host: a scope in its slice), then becomes the command: signals, exit code and terminal are the command's own, and all
 /// that it starts is in the class too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -20,7 +20,7 @@ pub struct ExecArgs {
     /// The priority
     #[arg(long)]
     class: ClassArg,
-    /// The tenant: a child cgroup of the class cgroup, made if absent
+    /// The tenant: a child of the class's cgroup or slice, made if absent
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
     #[command(flatten)]
@@ -36,9 +36,8 @@ pub struct ExecArgs {
 /// When the cgroup cannot be joined or the command cannot be run.
 pub fn run(args: &ExecArgs) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    let cgroup =
-        membership::cgroup_of(&config.settings, args.class.into(), args.account.as_deref())?;
-    membership::join(&cgroup, std::process::id())?;
+    let place = Place::of(&config.settings, args.class.into(), args.account.as_deref())?;
+    place.take(&[std::process::id()], |_| ())?;
     let (program, arguments) = args
         .command
         .split_first()

@@ -441,7 +441,9 @@ pub mod settings {
     pub const CLASS_CGROUPS: Key<Cgroups> = Key {
         path: "classes.<class>.cgroups",
         kind: Cgroups,
-        presence: Presence::Optional("`[\"shaper/<class>\"]`"),
+        presence: Presence::Optional(
+            "`[\"shaper/<class>\"]`; where systemd runs the host, `[\"shaper.slice/shaper-<class>.slice\"]`",
+        ),
         meaning: "The cgroups of the class, relative to the cgroup2 mount; created if absent; globs allowed.",
     };
 }

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use shaper_common::{CLASS_COUNT, MAX_LANES, OnLoss};
+use shaper_common::{CLASS_COUNT, Class, MAX_LANES, OnLoss};
 
 pub use change::InvalidChange;
 pub use diagnostic::{ConfigErrors, Diagnostic, Position, Severity};
@@ -30,7 +30,7 @@ pub use keys::{ANY_CLASS, Documented, LANE, Presence, SETTINGS, Schema};
 pub use kind::{Form, human};
 pub use watch::Watch;
 
-use crate::policy::LaneRules;
+use crate::{policy::LaneRules, systemd};
 
 /// A configuration without errors.
 ///
@@ -100,7 +100,9 @@ pub fn load(dir: Option<&Path>) -> Result<Config, ConfigErrors> {
         Some(dir) => Files::read(dir)?,
         None => Files::read_or_embedded(Path::new(DEFAULT_DIR))?,
     };
-    Config::parse(&files)
+    let mut config = Config::parse(&files)?;
+    config.settings.live_in(systemd::class_cgroup);
+    Ok(config)
 }
 
 /// What concerns all lanes.
@@ -120,6 +122,20 @@ pub struct Settings {
     pub classes: [ClassConfig; CLASS_COUNT],
 }
 
+impl Settings {
+    /// Lets the classes that nobody has said otherwise of live where `home` says, if it does.
+    fn live_in(&mut self, home: impl Fn(Class) -> Option<String>) {
+        for class in Class::ALL {
+            let config = &mut self.classes[class.index()];
+            if config.by_default
+                && let Some(home) = home(class)
+            {
+                config.cgroups = vec![home];
+            }
+        }
+    }
+}
+
 /// Who is governed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -134,6 +150,8 @@ pub enum Scope {
 pub struct ClassConfig {
     /// Paths relative to the cgroup2 mount, without a slash at either end; valid patterns of the `glob` crate. Sorted.
     pub cgroups: Vec<String>,
+    /// Nobody has said where it lives.
+    pub by_default: bool,
 }
 
 /// One lane as configured.

@@ -22,12 +22,13 @@ impl Default for Settings {
             history: default_of(&key::HISTORY),
             classes: Class::ALL.map(|class| ClassConfig {
                 cgroups: vec![default_cgroup(class)],
+                by_default: true,
             }),
         }
     }
 }
 
-/// Where a class lives unless told otherwise.
+/// Where a class lives unless told otherwise, by its file or by systemd.
 fn default_cgroup(class: Class) -> String {
     format!("shaper/{class}")
 }
@@ -62,6 +63,7 @@ fn classes(reader: &mut Reader<'_>) -> [ClassConfig; Class::ALL.len()] {
         let configured = reader
             .find_for(&key::CLASS_CGROUPS, class)
             .map(|found| found.value);
+        let by_default = configured.is_none();
         let cgroups = configured.map_or_else(
             || vec![(default_cgroup(class), None)],
             |items| {
@@ -87,6 +89,9 @@ fn classes(reader: &mut Reader<'_>) -> [ClassConfig; Class::ALL.len()] {
         }
         let mut cgroups: Vec<_> = cgroups.into_iter().map(|(cgroup, _)| cgroup).collect();
         cgroups.sort();
-        ClassConfig { cgroups }
+        ClassConfig {
+            cgroups,
+            by_default,
+        }
     })
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    ffi::OsStr,
     path::PathBuf,
 };
 
@@ -11,6 +12,7 @@ use tracing::warn;
 use crate::{
     kernel::{CgroupId, CgroupRoot, Tables},
     policy::{AccountId, LaneId, Policy},
+    systemd::slice::account_of,
 };
 
 /// "No cap" in the kernel's words.
@@ -20,7 +22,8 @@ const NO_CAP: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Accounts {
     root: CgroupRoot,
-    names: HashMap<AccountId, String>,
+    /// By the id of their cgroup; `None`: that is no account, see [`account_of`].
+    names: HashMap<AccountId, Option<String>>,
     elements: HashMap<(LaneId, AccountId), u32>,
     /// Those of `elements` that the kernel does not find any more.
     retired: HashSet<(LaneId, AccountId)>,
@@ -41,21 +44,35 @@ impl Accounts {
 
     /// The name of an account: of its cgroup, or the id if that is gone already.
     pub fn name(&self, account: AccountId) -> String {
-        self.names
-            .get(&account)
-            .cloned()
-            .unwrap_or_else(|| format!("cgroup-{}", account.0))
+        let name = self.names.get(&account).cloned().flatten();
+        name.unwrap_or_else(|| format!("cgroup-{}", account.0))
     }
 
-    /// Whether the account's name is known.
+    /// The account that a child cgroup of a class cgroup stands for, if it does for one; by its id, 0 for no such cgroup.
+    pub fn of_cgroup(&self, id: u64) -> Option<AccountId> {
+        let account = AccountId(id);
+        (id != 0 && self.names.get(&account) != Some(&None)).then_some(account)
+    }
+
+    /// Whether it is known what the cgroup stands for.
     pub fn knows(&self, account: AccountId) -> bool {
         self.names.contains_key(&account)
     }
 
-    /// Learns the account's name from the class cgroups, in which accounts live. `None`: its cgroup is gone.
+    /// Learns the account's name from the class cgroups, in which accounts live. `None`: it is none, or its cgroup is gone.
     pub fn learn(&mut self, account: AccountId, parents: &[PathBuf]) -> Option<&str> {
-        let name = self.root.child_name(parents, CgroupId(account.0))?;
-        Some(self.names.entry(account).or_insert(name))
+        let cgroup = self.root.child(parents, CgroupId(account.0))?;
+        let text = |name: Option<&OsStr>| name.unwrap_or_default().to_string_lossy().into_owned();
+        let class = text(cgroup.parent()?.file_name());
+        let name = account_of(&class, &text(cgroup.file_name()));
+        self.names.entry(account).or_insert(name).as_deref()
+    }
+
+    /// The kernel counts what is no account, too, if it is a child of a class cgroup; but without a cap.
+    fn cap(&self, lane: LaneId, account: AccountId, policy: &Policy) -> u32 {
+        let account = self.of_cgroup(account.0);
+        let cap = account.and_then(|account| policy.account_cap(lane, account));
+        cap.unwrap_or(NO_CAP)
     }
 
     /// Sees to it that a waiter's account has an element in the lane, if it has a cap there, and that the waiter is
@@ -85,9 +102,7 @@ impl Accounts {
         let Some(element) = tables.accounts.get(index) else {
             return;
         };
-        element
-            .cap
-            .store(policy.account_cap(lane, account).unwrap_or(NO_CAP));
+        element.cap.store(self.cap(lane, account, policy));
         if let Some(record) = tables.conns.get(conn.index)
             && tables.view(conn).is_some_and(|view| view.gate().waits())
         {
@@ -106,9 +121,7 @@ impl Accounts {
             if *of_lane == lane
                 && let Some(element) = tables.accounts.get(*index)
             {
-                element
-                    .cap
-                    .store(policy.account_cap(lane, *account).unwrap_or(NO_CAP));
+                element.cap.store(self.cap(lane, *account, policy));
             }
         }
     }

@@ -28,18 +28,26 @@ impl Controller {
         let mut namespaces = HashSet::new();
         let mut remotes = HashSet::new();
         let views: Vec<_> = self.tables.views().collect();
+        // The news of a wait may have been lost, and with it what it would have set off.
+        let of_accounts: HashSet<_> = views
+            .iter()
+            .map(|view| view.record.account_cgroup)
+            .collect();
+        for cgroup in of_accounts.into_iter().filter(|cgroup| *cgroup != 0) {
+            self.learn_account(AccountId(cgroup));
+        }
         for view in &views {
             let Some(lane) = view.lane() else {
                 continue;
             };
-            let account =
-                Some(AccountId(view.record.account_cgroup)).filter(|account| account.0 != 0);
-            if let Some(account) = account {
-                accounts.insert((lane, account));
+            let cgroup = AccountId(view.record.account_cgroup);
+            if cgroup.0 != 0 {
+                accounts.insert((lane, cgroup));
                 if view.gate().waits() && view.record.account.load() == 0 {
-                    unsettled.push((lane, account, view.id));
+                    unsettled.push((lane, cgroup, view.id));
                 }
             }
+            let account = self.accounts.of_cgroup(cgroup.0);
             namespaces.insert(view.netns());
             remotes.insert(view.remote());
             if view.gate() == Gate::Lingering {
@@ -77,10 +85,6 @@ impl Controller {
                 Gate::Lingering => picture.open.push(conn),
                 _ => {}
             }
-        }
-        // The news of a wait may have been lost, and with it what it would have set off.
-        for (_, account) in &accounts {
-            self.learn_account(*account);
         }
         for (lane, account, id) in unsettled {
             self.settle_account(lane, account, id);

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::{Controller, translate::conn_id};
 use crate::{
     kernel,
-    policy::{AccountId, Ended, LaneId, Ns, Outcome},
+    policy::{Ended, LaneId, Ns, Outcome},
     trace::{TraceOutcome, TraceRecord},
 };
 
@@ -219,7 +219,7 @@ impl Controller {
                 let Some(lane) = lane.and_then(|lane| self.lanes.get(lane)) else {
                     return;
                 };
-                let account = Some(AccountId(event.account_cgroup)).filter(|id| id.0 != 0);
+                let account = self.accounts.of_cgroup(event.account_cgroup);
                 recorder.send(TraceRecord {
                     arrival: recorder.epoch + at.since(Ns(0)),
                     lane: lane.config.name.clone().into(),

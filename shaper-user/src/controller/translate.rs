@@ -203,7 +203,7 @@ impl Controller {
         if event.kind == EventKind::Held as u32 {
             self.settle_account(lane, account, event.conn());
         }
-        Some(account)
+        self.accounts.of_cgroup(event.account_cgroup)
     }
 
     /// Tells the policy the name of an account that is new.

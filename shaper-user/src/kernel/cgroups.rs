@@ -74,18 +74,14 @@ impl CgroupRoot {
             .map_or(0, |rest| rest.components().count() as u32)
     }
 
-    /// The name of the cgroup with this id if it is a child of one of `parents`.
-    pub fn child_name(&self, parents: &[PathBuf], id: CgroupId) -> Option<String> {
-        parents
-            .iter()
-            .flat_map(fs::read_dir)
-            .flatten()
-            .flatten()
-            .find_map(|entry| {
-                let metadata = entry.metadata().ok()?;
-                (metadata.is_dir() && metadata.ino() == id.0)
-                    .then(|| entry.file_name().to_string_lossy().into_owned())
-            })
+    /// The cgroup with this id if it is a child of one of `parents`.
+    pub fn child(&self, parents: &[PathBuf], id: CgroupId) -> Option<PathBuf> {
+        let entries = parents.iter().flat_map(fs::read_dir).flatten().flatten();
+        let mut children = entries.filter_map(|entry| {
+            let metadata = entry.metadata().ok()?;
+            (metadata.is_dir() && metadata.ino() == id.0).then(|| entry.path())
+        });
+        children.next()
     }
 }
 
