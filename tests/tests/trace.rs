@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use shaper_tests::client::{finish_all, probe};
 use shaper_tests::controller::Controller;
@@ -12,6 +12,7 @@ use shaper_tests::gateway::{Answer, Gateway};
 use shaper_tests::lane_file::LaneFile;
 use shaper_tests::process::Process;
 use shaper_tests::stage::Stage;
+use shaper_tests::terminal::{Size, Terminal};
 use shaper_tests::tools;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,6 +92,50 @@ fn a_recording_says_what_happened_and_can_be_simulated() -> Result<()> {
     assert!(
         (recorded - simulated).abs() < 0.2,
         "recorded {recorded} s, simulated {simulated} s: {text}"
+    );
+    Ok(())
+}
+
+/// Long work shows how far it is to people who watch, and only the report to whoever reads its output.
+#[test]
+fn a_long_simulation_shows_its_progress_on_terminals_only() -> Result<()> {
+    const REQUESTS: usize = 100_000;
+    let directory = tempfile::tempdir()?;
+    let config = directory.path().join("config");
+    fs::create_dir_all(config.join("lanes.d"))?;
+    let lane = LaneFile::over(&[([127, 0, 0, 1], 9).into()]).limit(4);
+    fs::write(config.join("lanes.d/gateway.toml"), lane.toml())?;
+    let trace = directory.path().join("trace.jsonl");
+    let request = |number| {
+        let arrival = number as f64 / 10.0;
+        format!(
+            "{{\"arrival_s\": {arrival}, \"lane\": \"gateway\", \"priority\": \"bulk\", \"service_s\": 0.3}}\n"
+        )
+    };
+    fs::write(&trace, (0..REQUESTS).map(request).collect::<String>())?;
+    let simulate = || -> Result<Command> {
+        let mut simulate = Command::new(tools::shaper()?);
+        simulate.arg("simulate").arg("--config").arg(&config);
+        simulate.arg(&trace);
+        Ok(simulate)
+    };
+
+    let mut terminal = Terminal::start(simulate()?, Size::CLASSIC)?;
+    terminal.wait_for("% of 100000 requests")?;
+    let report = terminal.wait_for("100000 requests in")?;
+    ensure!(
+        !report.contains("% of 100000"),
+        "the bar is still there:\n{report}"
+    );
+    terminal.finish()?;
+
+    let piped = Process::spawn("shaper simulate", &mut simulate()?)?.finish(PATIENCE)?;
+    assert_eq!(piped.exit_code()?, 0, "{}", piped.stderr);
+    assert_eq!(piped.stderr, "");
+    assert!(
+        piped.stdout.starts_with("100000 requests in"),
+        "{}",
+        piped.stdout
     );
     Ok(())
 }
