@@ -113,6 +113,13 @@ impl Endpoint {
         (u128::from_be_bytes(mine.1.addr) ^ u128::from_be_bytes(others.1.addr)) & mask == 0
     }
 
+    /// The endpoint behind a trie key; `None` if no endpoint has it.
+    pub fn from_trie_key(bits: u32, key: EndpointKey) -> Option<Self> {
+        let prefix = u8::try_from(bits.checked_sub(PORT_BITS)?).ok()?;
+        let addr = Ipv6Addr::from(key.addr);
+        Self::new(addr.into(), prefix, u16::from_be_bytes(key.port))
+    }
+
     /// The trie key: number of leading bits that must match, and the bytes.
     pub fn trie_key(&self) -> (u32, EndpointKey) {
         let port = self.port.to_be_bytes();
@@ -163,6 +170,25 @@ mod tests {
             endpoint("10.1.2.3", 32, 80),
             Endpoint::host("::ffff:10.1.2.3".parse().unwrap(), 80)
         );
+    }
+
+    /// E5: what is in the kernel's trie is recognised by the next controller.
+    #[test]
+    fn a_trie_key_leads_back_to_its_endpoint() {
+        for (addr, prefix) in [
+            ("10.1.2.3", 32),
+            ("10.1.0.0", 16),
+            ("0.0.0.0", 0),
+            ("fd00::", 8),
+            ("fd00::1", 128),
+            ("::", 0),
+        ] {
+            let endpoint = endpoint(addr, prefix, 443);
+            let (bits, key) = endpoint.trie_key();
+            assert_eq!(Endpoint::from_trie_key(bits, key), Some(endpoint));
+        }
+        let (_, key) = endpoint("10.1.2.3", 32, 443).trie_key();
+        assert_eq!(Endpoint::from_trie_key(PORT_BITS - 1, key), None);
     }
 
     #[test]

@@ -12,7 +12,21 @@ pub enum OnLoss {
     Closed = 1,
 }
 
+/// The age of a heartbeat at which it is late: two have been missed, and a little more.
+const LATE_NS: u64 = 1_250_000_000;
+
+/// Whether gates are about to open because the controller seems to be gone: its heartbeat, `age_ns` old, is late, and
+/// counts as lost (`fail_after_ns`) within the next `within_ns`. Held packets should come again soon then, to find the
+/// gate open.
+#[inline(always)]
+pub const fn loss_is_near(age_ns: u64, fail_after_ns: u64, within_ns: u64) -> bool {
+    age_ns >= LATE_NS && age_ns.saturating_add(within_ns) >= fail_after_ns
+}
+
 /// The only element of the globals array, mapped by the controller.
+///
+/// These fields stay where they are in every later ABI: a controller of any version can tell the programs of any other
+/// to open their gates.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Globals {
@@ -27,3 +41,20 @@ pub struct Globals {
 }
 
 const _: () = assert!(size_of::<Globals>() == 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A controller that is a little late is not given up: what is held backs off as ever.
+    #[test]
+    fn loss_is_near_only_when_the_heartbeat_is_late_and_soon_too_old() {
+        let near = |age, within| loss_is_near(age, 5 * SECOND, within);
+        assert!(!near(SECOND, 10 * SECOND));
+        assert!(!near(3 * SECOND, SECOND));
+        assert!(near(4 * SECOND, SECOND) && near(2 * SECOND, 5 * SECOND));
+        assert!(near(u64::MAX, SECOND));
+    }
+}

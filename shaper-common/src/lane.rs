@@ -5,6 +5,9 @@ use crate::{CLASS_COUNT, SharedU32, SharedU64};
 /// Linux's `MAX_ERRNO`: `bpf_set_retval` takes the negative of 1 to this.
 pub const ANY_ERRNO_MAX: u32 = 4095;
 
+/// Room for a lane's name, in bytes: the longest has one less.
+pub const LANE_NAME_BYTES: usize = 64;
+
 /// What the kernel does with connects to a lane's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -63,7 +66,9 @@ pub struct Lane {
     pub tx_bytes: SharedU64,
     /// Payload bytes from the gateway of connections that have ended.
     pub rx_bytes: SharedU64,
+    /// The lane's name, filled up with zeros: by it the next controller knows whose counts these are. For controllers alone.
+    pub name: [SharedU64; LANE_NAME_BYTES / size_of::<u64>()],
     pub reserved: [u64; 7],
 }
 
-const _: () = assert!(size_of::<Lane>() == 192);
+const _: () = assert!(size_of::<Lane>() == 256);

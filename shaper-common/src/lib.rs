@@ -30,8 +30,8 @@ pub use counter::{COUNTER_COUNT, Counter};
 pub use endpoint::{Endpoint, EndpointKey, PORT_BITS};
 pub use event::{CONNECT_PATIENCE_NS, Event, EventKind, Failure, Fate, GLIMPSE_CAPACITY, Glimpse};
 pub use gate::{Gate, GateWord};
-pub use globals::{Globals, OnLoss};
-pub use lane::{ANY_ERRNO_MAX, Lane, LaneMode};
+pub use globals::{Globals, OnLoss, loss_is_near};
+pub use lane::{ANY_ERRNO_MAX, LANE_NAME_BYTES, Lane, LaneMode};
 pub use segment::{Family, Segment, SegmentError};
 pub use shared::{SharedU32, SharedU64};
 pub use slots::{MAX_SLOTS, SlotWord};
@@ -61,7 +61,7 @@ pub const CAS_TRIES: u32 = 8;
 
 /// The version of everything in this crate that both sides must agree on. A controller adopts a running instance's
 /// maps only when this matches; raise it with every change to a map, a layout or the meaning of a field.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 #[cfg(feature = "user")]
 mod pod {

@@ -11,15 +11,22 @@ use crate::{
     count::count,
     emit::{Urgency, emit, now_ns},
     glimpse, packet,
-    presence::controller_present,
+    presence::{controller_present, gates_open_soon},
     record, resume, slot,
     socket::Governed,
 };
 
 const PASS: i32 = 1;
-/// Dropped with -EPERM: TCP backs off before it tries again. Code 2 would re-probe twice a second, and each probe of
-/// established data counts as failed until the client gets ETIMEDOUT.
+/// Dropped with -EPERM: TCP backs off before it tries again.
 const DROP: i32 = 0;
+/// Dropped as by a full queue (`NET_XMIT_DROP`): TCP tries again after half a second (`TCP_RESOURCE_PROBE_INTERVAL`), and
+/// each try of a request counts as failed: after `tcp_retries2` of them the client gets ETIMEDOUT.
+const DROP_FOR_A_MOMENT: i32 = 2;
+
+/// How long before its gate opens for want of a controller a SYN is sent every half second. It has 127 tries.
+const SYN_HASTE_NS: u64 = 5_000_000_000;
+/// The same for a request: long enough for three tries, where a host may allow no more than a handful.
+const REQUEST_HASTE_NS: u64 = 1_500_000_000;
 
 /// How long `wake_bytes` are counted together.
 const WAKE_WINDOW_NS: u64 = 10_000_000_000;
@@ -104,6 +111,17 @@ fn pass_ungoverned(governed: &Governed) -> i32 {
     PASS
 }
 
+/// The verdict on a packet that is held: when the controller is about to be given up, TCP is to ask again at once after
+/// that, and not at its next turn, which can be many seconds away.
+#[inline(always)]
+fn hold(haste_ns: u64) -> i32 {
+    if gates_open_soon(haste_ns) {
+        DROP_FOR_A_MOMENT
+    } else {
+        DROP
+    }
+}
+
 /// A SYN whose connect is held.
 #[inline(always)]
 fn held_syn(ctx: &SkBuffContext, governed: &Governed, segment: &Segment) -> i32 {
@@ -123,7 +141,7 @@ fn held_syn(ctx: &SkBuffContext, governed: &Governed, segment: &Segment) -> i32 
             _ => return PASS,
         }
     }
-    DROP
+    hold(SYN_HASTE_NS)
 }
 
 /// New payload on a connection that has a slot.
@@ -256,7 +274,7 @@ fn request(ctx: &SkBuffContext, governed: &Governed, word: GateWord, outgoing: &
             }
             DROP
         }
-        Some(now) if now.gate().blocks_requests() => DROP,
+        Some(now) if now.gate().blocks_requests() => hold(REQUEST_HASTE_NS),
         _ => PASS,
     }
 }

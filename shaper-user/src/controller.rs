@@ -4,6 +4,7 @@
 //! [`Handle`](crate::handle::Handle).
 
 mod accounts;
+mod adopt;
 mod carry_out;
 mod census;
 mod classes;
@@ -12,6 +13,7 @@ mod drift;
 mod glimpse;
 mod history;
 mod lanes;
+mod leave;
 mod lingering;
 mod memory;
 mod message;
@@ -32,37 +34,46 @@ mod vanished;
 
 use std::{collections::HashSet, io, sync::Arc, time::Duration};
 
-use shaper_common::{ABI_VERSION, Endpoint, OnLoss};
+use shaper_common::{ABI_VERSION, Endpoint};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, watch},
     time,
 };
-use tracing::{info, warn};
+use tracing::warn;
 
-pub use classes::ClassCgroups;
+pub use classes::{ClassCgroups, remove_unused};
 pub use lanes::LaneError;
+pub use leave::{Leave, let_everyone_go};
 pub use record::Recorder;
 pub use reload::{Reloaded, Reloads};
 
 use self::{
-    accounts::Accounts, drift::Drift, history::History, lanes::Lanes, lingering::Lingering,
-    names::Names, nudge::Nudges, parking::Parking, preexisting::Preexisting, vanished::Vanished,
+    accounts::Accounts,
+    commands::Then,
+    drift::Drift,
+    history::History,
+    lanes::Lanes,
+    lingering::Lingering,
+    names::{LaneEndpoints, Names},
+    nudge::Nudges,
+    parking::Parking,
+    preexisting::Preexisting,
+    vanished::Vanished,
 };
 use crate::{
+    authority::Authority,
     config::{Config, LaneConfig, Settings},
     handle::Command,
     kernel::{
-        self, CgroupRoot, Events, KernelError, Loaded, Message, Namespaces, Programs, Tables,
+        self, CgroupRoot, Events, HEARTBEAT, Heart, KernelError, Loaded, Message, Namespaces,
+        PinnedSet, Programs, Tables,
     },
     metrics::Metrics,
     policy::{Action, Ns, Policy},
     state::StateKeeper,
     systemd::notify::Watchdog,
 };
-
-/// Time between two signs of life. The design's `fail_after` is at least twice this.
-const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// Time between two comparisons of the policy's picture with the maps.
 const RECONCILE: Duration = Duration::from_secs(5);
@@ -79,6 +90,20 @@ pub enum StartError {
     Lane(#[from] LaneError),
     #[error("cannot wait for kernel events: {0}")]
     Poll(io::Error),
+}
+
+/// What a controller starts from.
+pub struct Start {
+    pub loaded: Loaded,
+    /// Whether the maps are an earlier controller's.
+    pub adopted: bool,
+    /// Sets of maps and programs that this one replaces.
+    pub replaced: Vec<PinnedSet>,
+    /// What it does when it is told to end.
+    pub leave: Leave,
+    pub state: StateKeeper,
+    /// Given up last.
+    pub authority: Authority,
 }
 
 /// The controller of one instance.
@@ -115,36 +140,54 @@ pub struct Controller {
     history: History,
     state: StateKeeper,
     watchdog: Watchdog,
+    leave: Leave,
+    /// Beats until the loop does.
+    heart: Option<Heart>,
+    /// To be removed once the loop runs.
+    replaced: Vec<PinnedSet>,
 }
 
 impl Controller {
-    /// Sets the lanes up and attaches the programs. From then on the classes are governed.
+    /// Attaches the programs and sets the lanes up. From then on the classes are governed.
     ///
     /// # Errors
-    /// [`StartError`]; nothing stays attached and no cgroup made here stays.
+    /// [`StartError`]; nothing that this start has attached or made stays.
     pub async fn start(
-        loaded: Loaded,
+        start: Start,
         config: &Config,
         metrics: Arc<Metrics>,
-        state: StateKeeper,
     ) -> Result<Self, StartError> {
         let root = CgroupRoot::find()?;
+        let Start {
+            authority,
+            loaded,
+            adopted,
+            replaced,
+            leave,
+            state,
+        } = start;
         let Loaded {
             programs,
             mut tables,
             events,
+            heart,
         } = loaded;
-        for index in (0..tables.conns.len()).rev() {
-            tables.offer_record(index)?;
+        let mut lanes = Lanes::default();
+        if adopted {
+            lanes.adopt(&tables)?;
+        } else {
+            tables.offer_all_records()?;
         }
         let (configured, lanes_watch) = watch::channel(config.lanes.clone());
         let (in_use, in_use_watch) = watch::channel(HashSet::new());
         let mut names = Names::new(lanes_watch, in_use_watch);
+        names.remember(&lanes.adopted_endpoints());
         let endpoints = names.look_up().await;
         let classes = ClassCgroups::new(
             root.clone(),
             config.settings.scope,
             &config.settings.classes,
+            authority,
         );
         let mut controller = Self {
             programs,
@@ -153,7 +196,7 @@ impl Controller {
             namespaces: Namespaces::default(),
             accounts: Accounts::new(root),
             classes,
-            lanes: Lanes::default(),
+            lanes,
             policy: Policy::new(),
             nudges: Nudges::default(),
             parking: Parking::default(),
@@ -175,31 +218,30 @@ impl Controller {
             history: History::new(),
             state,
             watchdog: Watchdog::from_environment(),
+            leave,
+            heart: Some(heart),
+            replaced,
         };
-        controller.set_globals(config);
-        for lane in &config.lanes {
-            controller.set_lane(lane.clone())?;
+        if let Err(error) = controller.set_up(config, endpoints) {
+            controller.abandon(adopted);
+            return Err(error);
         }
-        controller.remember();
-        controller
-            .lanes
-            .set_endpoints(endpoints, &mut controller.tables);
-        controller.heartbeat();
-        if let Err(error) = controller.govern() {
-            controller.classes.remove_created();
-            return Err(error.into());
-        }
-        controller.preexisting =
-            Preexisting::find(&controller.classes, &controller.lanes, &controller.tables);
         Ok(controller)
     }
 
-    fn govern(&mut self) -> Result<(), KernelError> {
+    /// What can fail comes first. Lanes get their endpoints last: a pause holds from the first connect on.
+    fn set_up(&mut self, config: &Config, endpoints: LaneEndpoints) -> Result<(), StartError> {
+        self.classes.adopt(&mut self.tables, &mut self.programs)?;
         self.classes.create()?;
-        self.classes.refresh(&mut self.tables, &mut self.programs)
+        self.classes.refresh(&mut self.tables, &mut self.programs)?;
+        self.set_globals(config);
+        self.adopt(&config.lanes)?;
+        self.lanes.set_endpoints(endpoints, &mut self.tables);
+        self.preexisting = Preexisting::find(&self.classes, &self.lanes, &self.tables);
+        Ok(())
     }
 
-    /// Runs until `stop` is done, then lets every held connection go and detaches.
+    /// Runs until `stop` is done or `shaper detach` asks for the end, and leaves as it is to.
     ///
     /// # Errors
     /// When kernel events cannot be waited for.
@@ -237,7 +279,11 @@ impl Controller {
                     ready.map_err(StartError::Poll)?.clear_ready();
                     self.drain();
                 }
-                Some(command) = commands.recv() => self.command(command),
+                Some(command) = commands.recv() => {
+                    if self.command(command) == Then::End {
+                        break;
+                    }
+                }
                 Some(endpoints) = resolved.recv() => {
                     self.lanes.set_endpoints(endpoints, &mut self.tables);
                 }
@@ -248,12 +294,11 @@ impl Controller {
         if let Some(follow) = follow {
             follow.abort();
         }
-        self.finish();
         if let Some(recorder) = self.recorder.take() {
             recorder.finish();
         }
         self.finish_history();
-        self.detach();
+        self.finish();
         Ok(())
     }
 
@@ -288,6 +333,10 @@ impl Controller {
 
     fn on_heartbeat(&mut self) {
         self.heartbeat();
+        if let Some(heart) = self.heart.take() {
+            heart.hand_over();
+            self.settle();
+        }
         self.drain();
         self.on_time();
         let now = kernel::now();
@@ -354,36 +403,5 @@ impl Controller {
         self.accounts.recap(id, &self.policy, &self.tables);
         self.carry_out(now);
         Ok(())
-    }
-
-    /// Lets everything that waits go, in the kernel's order of trust: first the programs stop holding, then each held
-    /// SYN is sent.
-    fn finish(&mut self) {
-        let globals = self.tables.globals();
-        globals.on_loss.store(OnLoss::Open as u32);
-        globals.heartbeat_ns.store(0);
-        let now = kernel::now();
-        let waiting: Vec<_> = self
-            .tables
-            .views()
-            .filter(|view| view.gate().waits())
-            .map(|view| view.id)
-            .collect();
-        for id in &waiting {
-            self.let_go(now, *id);
-        }
-        info!(
-            let_go = waiting.len(),
-            "stopped: nothing is governed any more"
-        );
-    }
-
-    /// Detaches all programs and removes the class cgroups made at the start that are empty.
-    pub fn detach(self) {
-        let Self {
-            programs, classes, ..
-        } = self;
-        drop(programs);
-        classes.remove_created();
     }
 }

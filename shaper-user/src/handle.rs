@@ -49,6 +49,8 @@ pub enum Command {
         setting: Setting,
         reply: oneshot::Sender<Result<(), CommandError>>,
     },
+    /// End, and leave nothing attached. The answer comes before the end.
+    Detach(oneshot::Sender<Result<(), CommandError>>),
 }
 
 impl Command {
@@ -58,9 +60,10 @@ impl Command {
             Self::Snapshot(reply) => reply.is_closed(),
             Self::Waiters(reply) => reply.is_closed(),
             Self::Stats { asker, .. } => asker.is_closed(),
-            Self::Pause { reply, .. } | Self::Resume { reply, .. } | Self::Set { reply, .. } => {
-                reply.is_closed()
-            }
+            Self::Pause { reply, .. }
+            | Self::Resume { reply, .. }
+            | Self::Set { reply, .. }
+            | Self::Detach(reply) => reply.is_closed(),
         }
     }
 }
@@ -253,6 +256,14 @@ impl Handle {
         .await
     }
 
+    /// Ends the controller, and nothing stays attached.
+    ///
+    /// # Errors
+    /// Any [`HandleError`].
+    pub async fn detach(&self) -> Result<(), HandleError> {
+        self.change(Command::Detach).await
+    }
+
     async fn change(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<(), CommandError>>) -> Command,
@@ -319,6 +330,7 @@ pub(crate) mod stub {
                 Command::Pause { lane, reply, .. } | Command::Resume { lane, reply } => {
                     reply.send(known(lane)).is_ok()
                 }
+                Command::Detach(reply) => reply.send(Ok(())).is_ok(),
                 Command::Set {
                     lane,
                     setting,

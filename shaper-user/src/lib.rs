@@ -2,6 +2,7 @@
 //!
 //! `policy` decides and knows no kernel; `kernel` acts and knows no policy; `controller` joins the two.
 
+pub mod authority;
 pub mod cli;
 pub mod config;
 pub mod confine;
@@ -12,6 +13,7 @@ pub mod format;
 pub mod handle;
 pub mod history;
 pub mod kernel;
+mod lock_file;
 pub mod metrics;
 mod object;
 pub mod paths;

@@ -10,10 +10,10 @@ use std::{
 pub const CONFIG_DIR: &str = "/etc/shaper";
 /// Default of `--state`: what survives a restart.
 pub const STATE_DIR: &str = "/var/lib/shaper";
-/// Control sockets, one for each instance.
-const RUN_DIR: &str = "/run/shaper";
-/// Pinned maps and links. The kernel's `bpf` file system is mounted at `/sys/fs/bpf` (bpffs, Linux 4.4).
-const PIN_ROOT: &str = "/sys/fs/bpf/shaper";
+/// Control sockets and locks, one of each for each instance.
+pub const RUN_DIR: &str = "/run/shaper";
+/// Pinned maps and links, in the kernel's `bpf` file system.
+const PIN_ROOT: &str = "shaper";
 
 /// The name of a controller among others on the same host: a part of the paths of what it owns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -42,9 +42,9 @@ impl Instance {
         self.state_dir(state).join("history.redb")
     }
 
-    /// The directory of pinned maps and links, `/sys/fs/bpf/shaper/NAME`.
-    pub fn pin_dir(&self) -> PathBuf {
-        PathBuf::from(PIN_ROOT).join(&self.0)
+    /// The directory of pinned maps and links in the bpf file system at `bpffs`, `/sys/fs/bpf/shaper/NAME`.
+    pub fn pin_dir(&self, bpffs: &Path) -> PathBuf {
+        bpffs.join(PIN_ROOT).join(&self.0)
     }
 }
 
@@ -96,7 +96,10 @@ mod tests {
             instance.history(Path::new(STATE_DIR)),
             Path::new("/var/lib/shaper/gpu-2/history.redb")
         );
-        assert_eq!(instance.pin_dir(), Path::new("/sys/fs/bpf/shaper/gpu-2"));
+        assert_eq!(
+            instance.pin_dir(Path::new("/sys/fs/bpf")),
+            Path::new("/sys/fs/bpf/shaper/gpu-2")
+        );
         assert_eq!(
             Instance::default().control_socket(),
             Path::new("/run/shaper/default.sock")

@@ -58,6 +58,7 @@ struct Setup {
     state: PathBuf,
     control: PathBuf,
     instance: String,
+    stays_attached: bool,
 }
 
 impl Setup {
@@ -68,6 +69,13 @@ impl Setup {
         fs::set_permissions(&binary, Permissions::from_mode(0o755))
             .context("cannot make the copy executable")?;
         Ok(binary)
+    }
+
+    /// `shaper detach`.
+    fn detach(&self) -> Result<Finished> {
+        let mut shaper = Command::new(tools::shaper()?);
+        shaper.args(["detach", "--instance", &self.instance]);
+        Process::spawn("shaper detach", &mut shaper)?.finish(STOP_PATIENCE)
     }
 
     /// `shaper run` with everything it needs but the privileges.
@@ -84,8 +92,24 @@ impl Setup {
             .arg("--instance")
             .arg(&self.instance)
             .arg("--state")
-            .arg(&self.state);
+            .arg(&self.state)
+            .arg(if self.stays_attached {
+                "--detach-on-exit=false"
+            } else {
+                "--detach-on-exit"
+            });
         command
+    }
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        if !self.stays_attached {
+            // What goes with its controller leaves only this behind when it is killed.
+            let _ = fs::remove_file(format!("/run/shaper/{}.lock", self.instance));
+        } else if let Err(error) = self.detach() {
+            eprintln!("instance {} is left behind: {error:#}", self.instance);
+        }
     }
 }
 
@@ -106,6 +130,7 @@ impl Controller {
                 process::id(),
                 COUNT.fetch_add(1, Ordering::Relaxed)
             ),
+            stays_attached: false,
             directory,
         };
         fs::create_dir_all(setup.config.join("lanes.d")).context("cannot make lanes.d")?;
@@ -282,6 +307,41 @@ impl Controller {
         self.process.kill9()
     }
 
+    /// SIGKILL to one that [stays attached](ControllerBuilder::stays_attached).
+    pub fn killed(self) -> Result<Departed> {
+        self.process.kill9()?;
+        Ok(Departed {
+            setup: self.setup,
+            http: self.http,
+        })
+    }
+
+    /// SIGTERM to one that [stays attached](ControllerBuilder::stays_attached).
+    ///
+    /// # Errors
+    /// If the end does not come in time or the exit code is not 0.
+    pub fn terminated(self) -> Result<Departed> {
+        self.process.signal(Signal::SIGTERM)?;
+        let finished = self.process.finish(STOP_PATIENCE)?;
+        ensure!(finished.exit_code()? == 0, "{}", finished.stderr);
+        Ok(Departed {
+            setup: self.setup,
+            http: self.http,
+        })
+    }
+
+    /// The name of the instance.
+    pub fn instance(&self) -> &str {
+        &self.setup.instance
+    }
+
+    /// `shaper detach` while it runs, and its end.
+    pub fn detach(self) -> Result<Finished> {
+        let detached = self.setup.detach()?;
+        self.process.finish(STOP_PATIENCE)?;
+        Ok(detached)
+    }
+
     /// A clean stop by SIGTERM; see [`Controller::stop_by`].
     pub fn stop(self) -> Result<String> {
         self.stop_by(Signal::SIGTERM)
@@ -306,6 +366,52 @@ impl Controller {
 
     fn get(&self, path: &str) -> Result<String> {
         get(self.http, path).with_context(|| format!("the controller's log:\n{}", self.log()))
+    }
+}
+
+/// What a controller that stays attached has left: a configuration, and programs without a controller.
+#[derive(Debug)]
+pub struct Departed {
+    setup: Setup,
+    http: SocketAddr,
+}
+
+impl Departed {
+    /// The next controller of the instance, in the making: same configuration, same address.
+    pub fn successor(self) -> Result<ControllerBuilder> {
+        Ok(ControllerBuilder {
+            command: self.setup.command(&tools::shaper()?, self.http),
+            setup: self.setup,
+            http: self.http,
+            settings: String::new(),
+            classes: BTreeMap::new(),
+        })
+    }
+
+    /// The next controller of the instance.
+    pub fn restart(self) -> Result<Controller> {
+        self.successor()?.start()
+    }
+
+    /// Where the next one serves HTTP.
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// The name of the instance.
+    pub fn instance(&self) -> &str {
+        &self.setup.instance
+    }
+
+    /// Runs a further controller of the instance to the end that it is expected to find by itself.
+    pub fn run_to_its_end(&self) -> Result<Finished> {
+        let mut command = self.setup.command(&tools::shaper()?, self.http);
+        Process::spawn("the next controller", &mut command)?.finish(START_PATIENCE)
+    }
+
+    /// `shaper detach`.
+    pub fn detach(self) -> Result<Finished> {
+        self.setup.detach()
     }
 }
 
@@ -370,6 +476,12 @@ impl ControllerBuilder {
         Ok(self)
     }
 
+    /// The control socket where it is unless told otherwise.
+    pub fn default_control(self) -> Result<Self> {
+        let path = format!("/run/shaper/{}.sock", self.setup.instance);
+        self.control_at(Path::new(&path))
+    }
+
     /// Another configuration directory, for one that is not there.
     pub fn config_at(mut self, path: &Path) -> Result<Self> {
         self.setup.config = path.to_owned();
@@ -381,6 +493,21 @@ impl ControllerBuilder {
     pub fn state_at(mut self, path: &Path, instance: &str) -> Result<Self> {
         self.setup.state = path.to_owned();
         self.setup.instance = instance.to_owned();
+        self.command = self.setup.command(&tools::shaper()?, self.http);
+        Ok(self)
+    }
+
+    /// As under a service manager: what it has attached stays when it ends, for the next one. The next one is started with
+    /// [`Controller::restart`]; whatever happens, `shaper detach` comes last.
+    pub fn stays_attached(mut self) -> Result<Self> {
+        self.setup.stays_attached = true;
+        self.command = self.setup.command(&tools::shaper()?, self.http);
+        Ok(self)
+    }
+
+    /// As at a terminal: everything goes with the controller.
+    pub fn goes_with_its_end(mut self) -> Result<Self> {
+        self.setup.stays_attached = false;
         self.command = self.setup.command(&tools::shaper()?, self.http);
         Ok(self)
     }

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs;
+use std::io::ErrorKind;
 use std::mem::offset_of;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -101,6 +102,17 @@ pub fn attached_under(cgroup: &Path) -> Result<Vec<String>> {
         .flat_map(|group| group.programs)
         .map(|attached| format!("{} at {}", attached.name, attached.attach_type))
         .collect())
+}
+
+/// What is pinned of an instance: its sets of maps and links. The file system is where everybody mounts it.
+pub fn pins(instance: &str) -> Result<Vec<PathBuf>> {
+    let directory = Path::new("/sys/fs/bpf/shaper").join(instance);
+    match fs::read_dir(&directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries
+            .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+            .with_context(|| format!("cannot read {}", directory.display())),
+    }
 }
 
 /// A lane's counts in the kernel's own words.

@@ -128,6 +128,10 @@ fn the_unit_starts_governs_reloads_and_stops() -> Result<()> {
     let last = host.exec(&["--class", "bulk"], "last")?;
     host.wait_for_counts(2, 1)?;
 
+    // E5: the next controller takes over. `set` is forgotten, and slots in use are not revoked.
+    host.systemd.done(["systemctl", "restart", "shaper"])?;
+    host.wait_for_counts(2, 1)?;
+
     host.systemd.done(["systemctl", "stop", "shaper"])?;
     release.open();
     for client in [holder, waiter, last] {

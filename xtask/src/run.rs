@@ -38,7 +38,10 @@ pub fn run(args: &Args) -> Result<()> {
     let shaper = &executables::program(&executables, "shaper")?.path;
 
     let mut controller = privileged(shaper, &["SHAPER_LOG"]).context("loading kernel programs")?;
-    controller.arg("run").args(&args.arguments);
+    // Also where there is no terminal: nothing is to stay of a trial. Arguments may say otherwise.
+    controller
+        .args(["run", "--detach-on-exit"])
+        .args(&args.arguments);
     show(&controller);
     Err(controller.exec()).with_context(|| format!("cannot start {}", shaper.display()))
 }

@@ -4,6 +4,7 @@ mod assign;
 pub mod check;
 mod class;
 pub mod config;
+mod detach;
 pub mod doctor;
 mod exec;
 mod follow;
@@ -47,6 +48,7 @@ Environment:
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Run(run::RunArgs),
+    Detach(detach::DetachArgs),
     Check(check::CheckArgs),
     Doctor(doctor::DoctorArgs),
     #[command(name = crate::doctor::CLIENT_SUBCOMMAND, hide = true)]
@@ -70,6 +72,7 @@ impl Cli {
     pub fn run(&self) -> anyhow::Result<ExitCode> {
         match &self.command {
             Subcommands::Run(args) => run::run(args)?,
+            Subcommands::Detach(args) => detach::run(args)?,
             Subcommands::Check(args) => {
                 let verdict = check::run(args, &mut io::stdout(), &mut io::stderr())?;
                 return Ok(verdict.into());

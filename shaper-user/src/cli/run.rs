@@ -1,6 +1,11 @@
 //! `shaper run`: the controller in the foreground.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{
+    io::{self, IsTerminal},
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use anyhow::Context;
 use clap::Args;
@@ -12,16 +17,17 @@ use tracing::{info, warn};
 
 use super::{config::ConfigArgs, log};
 use crate::{
+    authority::Authority,
     config::Config,
     confine::{Files, confine},
     control::ControlSocket,
-    controller::{Controller, Recorder, Reloads},
+    controller::{Controller, Leave, Recorder, Reloads, Start},
     handle::Handle,
     history::Keeper,
-    kernel::{self, CgroupRoot, Loaded},
+    kernel::{self, CgroupRoot, Found, KernelError, Maps, PinnedSet, Pins, bpffs},
     metrics::Metrics,
     object,
-    paths::{self, Instance},
+    paths::{self, Instance, RUN_DIR},
     serve,
     state::StateKeeper,
     systemd::notify,
@@ -51,15 +57,45 @@ pub struct RunArgs {
     /// Where pauses, adaptation and the history are kept over a restart
     #[arg(long, value_name = "DIR", default_value = paths::STATE_DIR)]
     state: PathBuf,
+    /// On SIGTERM and SIGINT, detach everything and let what is held go. Else the programs stay attached, and what is held
+    /// stays held for the next controller [default: true at a terminal, else false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        overrides_with = "detach_on_exit"
+    )]
+    detach_on_exit: Option<bool>,
     /// Append a trace of all requests to this file, for `shaper simulate`
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
 
-/// Runs until SIGINT or SIGTERM.
+impl RunArgs {
+    /// What becomes of the programs at the end, and the bpf file system. One that cannot be had is an error only if it was
+    /// asked for: in a container, for one, everything then goes with the process.
+    fn leave(&self) -> Result<(Leave, Option<PathBuf>), KernelError> {
+        let interactive = io::stdin().is_terminal() && io::stderr().is_terminal();
+        if !self.detach_on_exit.unwrap_or(interactive) {
+            match bpffs::find_or_mount() {
+                Ok(bpffs) => return Ok((Leave::Attached, Some(bpffs))),
+                Err(error) if self.detach_on_exit.is_some() => return Err(error),
+                Err(error) => {
+                    warn!(%error, "the programs go with this process: what is held goes on when it ends");
+                }
+            }
+        }
+        Ok((Leave::Nothing, bpffs::find()?))
+    }
+}
+
+/// Runs until SIGINT, SIGTERM or `shaper detach`.
 ///
 /// # Errors
-/// When the configuration is wrong, another controller has the instance, or the kernel refuses; nothing stays attached.
+/// When the configuration is wrong, another controller has the instance, or the kernel refuses; what an earlier
+/// controller has left is as before then, and nothing else stays.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     log::init();
     let config = args.config.load()?;
@@ -67,24 +103,64 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         warn!("{warning}");
     }
     kernel::require_capabilities()?;
+    CgroupRoot::find()?;
+    let mut authority = Authority::claim(&args.instance)?;
     let control = args
         .control
         .clone()
         .unwrap_or_else(|| args.instance.control_socket());
     let control = ControlSocket::bind(&control)?;
-    let loaded = kernel::load(object::KERNEL_OBJECT)?;
-    confine(&files(args, &config))?;
+    let listener = serve::Listener::bind(args.listen.unwrap_or(config.settings.listen))?;
+    let state = StateKeeper::open(args.instance.state_dir(&args.state));
+
+    let (leave, bpffs) = args.leave()?;
+    let pins = bpffs.map(|bpffs| Pins::of(&bpffs, &args.instance));
+    let found = match &pins {
+        Some(pins) => pins.find(&kernel::scratch(object::KERNEL_OBJECT)?)?,
+        None => Found::default(),
+    };
+    // Something stays of it whatever becomes of this start.
+    authority.set_stays(found.whole.is_some() || !found.unfit.is_empty());
+    for set in &found.unfit {
+        set.open_gates();
+    }
+    let fresh = match leave {
+        Leave::Attached => pins.as_ref().map(Pins::current),
+        Leave::Nothing => None,
+    };
+    let maps = match (&found.whole, &fresh) {
+        (Some(set), _) => Maps::Adopted(set),
+        (None, Some(set)) => Maps::Pinned(set),
+        (None, None) => Maps::Own,
+    };
+    let mut loaded = kernel::load(object::KERNEL_OBJECT, maps)?;
+    loaded.programs.know(&found)?;
+    authority
+        .take(control.path(), config.origin.to_string())
+        .context("cannot write down who has the instance")?;
+    confine(&files(args, &config, fresh.as_ref()))?;
+    let start = Start {
+        authority,
+        loaded,
+        adopted: found.whole.is_some(),
+        replaced: found.unfit,
+        leave,
+        state,
+    };
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the control loop")?;
-    runtime.block_on(control_loop(args, config, control, loaded))
+    runtime.block_on(control_loop(args, config, (control, listener), start))
 }
 
 /// What the controller goes on reading and writing.
-fn files<'a>(args: &RunArgs, config: &'a Config) -> Files<'a> {
+fn files<'a>(args: &RunArgs, config: &'a Config, pins: Option<&PinnedSet>) -> Files<'a> {
     let written = [Some(&args.state), args.record.as_ref()];
     let written = written.into_iter().flatten().cloned();
+    // Links to cgroups that come later are pinned, and the lock file says to which.
+    let pinned = pins.map(|pins| pins.path().to_owned());
+    let written = written.chain(pinned).chain([RUN_DIR.into()]);
     // Class cgroups that are absent are made, and the top of the cgroup tree has mode 0555: there root needs
     // CAP_DAC_OVERRIDE. A tree that is not found is told of where they are made.
     let root = CgroupRoot::find().ok();
@@ -101,15 +177,14 @@ fn files<'a>(args: &RunArgs, config: &'a Config) -> Files<'a> {
 async fn control_loop(
     args: &RunArgs,
     config: Config,
-    control: ControlSocket,
-    loaded: Loaded,
+    (control, listener): (ControlSocket, serve::Listener),
+    start: Start,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let reloads = Reloads::new(config.origin.clone()).context("cannot wait for SIGHUP")?;
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION")));
     let (handle, commands) = Handle::new(serve::HEALTH_PATIENCE);
-    let listen = args.listen.unwrap_or(config.settings.listen);
     let recorder = args
         .record
         .as_deref()
@@ -123,21 +198,21 @@ async fn control_loop(
     // Before anything is held: both wait for a disk.
     let (history, windows) =
         Keeper::start(&args.instance.history(&args.state)).context("cannot keep the history")?;
-    let state = StateKeeper::open(args.instance.state_dir(&args.state));
-    let mut controller = Controller::start(loaded, &config, metrics.clone(), state).await?;
+    let adopted = start.adopted;
+    let mut controller = Controller::start(start, &config, metrics.clone()).await?;
     controller.keep_history(history, &windows);
     if let Some(recorder) = recorder {
         controller.record(recorder);
     }
     let options = serve::Options {
-        listen,
+        listener,
         limits: serve::Limits::default(),
         token,
     };
     let server = match serve::spawn(options, control, handle, metrics) {
         Ok(server) => server,
         Err(error) => {
-            controller.detach();
+            controller.abandon(adopted);
             return Err(error.into());
         }
     };

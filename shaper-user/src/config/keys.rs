@@ -419,10 +419,11 @@ pub mod settings {
     };
     pub const FAIL_AFTER: Key<Time> = Key {
         path: "fail_after",
-        // Two heartbeats: less would take a late one for a dead controller.
+        // Two heartbeats: less would take a late one for a dead controller. Longer than a minute, and TCP's own next try,
+        // with which what is held goes on, may be as far away again.
         kind: Time {
             min: Duration::from_secs(1),
-            max: Duration::from_secs(60 * 60),
+            max: Duration::from_secs(60),
         },
         presence: Presence::Default("\"5s\""),
         meaning: "Age of the controller's last sign of life at which it counts as gone.",

@@ -134,6 +134,14 @@ impl Client {
         self.change(&Request::Resume { lane: lane.into() })
     }
 
+    /// Ends the controller; nothing stays attached.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub fn detach(&mut self) -> Result<(), ClientError> {
+        self.change(&Request::Detach)
+    }
+
     /// Changes a lane's setting.
     ///
     /// # Errors

@@ -46,6 +46,8 @@ pub enum Request {
         key: String,
         value: String,
     },
+    /// End, and leave nothing attached.
+    Detach,
 }
 
 impl Request {
@@ -53,7 +55,7 @@ impl Request {
     pub fn changes(&self) -> bool {
         match self {
             Self::Status | Self::Waiters | Self::Stats { .. } => false,
-            Self::Pause { .. } | Self::Resume { .. } | Self::Set { .. } => true,
+            Self::Pause { .. } | Self::Resume { .. } | Self::Set { .. } | Self::Detach => true,
         }
     }
 }

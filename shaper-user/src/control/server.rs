@@ -127,6 +127,10 @@ async fn answer(line: &[u8], peer: Peer, handle: &Handle) -> Reply {
             let setting = Setting { key, value };
             handle.set(lane, setting).await.map(|()| Reply::Done)
         }
+        Request::Detach => {
+            info!(%peer, "detach");
+            handle.detach().await.map(|()| Reply::Done)
+        }
     };
     result.unwrap_or_else(Reply::from)
 }

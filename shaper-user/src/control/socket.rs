@@ -1,25 +1,22 @@
 //! The socket's file: one controller owns it, and the next one can tell.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    fs, io,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::{
-            fs::{OpenOptionsExt, PermissionsExt},
-            net::UnixListener,
-        },
+        unix::{fs::PermissionsExt, net::UnixListener},
     },
     path::{Path, PathBuf},
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg},
-    sys::{
-        socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket},
-        stat::{Mode, fchmod},
-    },
+use nix::sys::{
+    socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket},
+    stat::{Mode, fchmod},
+};
+
+use crate::{
+    lock_file::{LockError, LockFile},
+    paths::RUN_DIR,
 };
 
 /// Owner and group may talk to the controller.
@@ -59,8 +56,8 @@ impl std::fmt::Display for Owner {
 pub struct ControlSocket {
     path: PathBuf,
     listener: UnixListener,
-    /// The lock on `PATH.lock`. It ends with the process, however that dies, so a leftover file is never in the way.
-    _lock: Flock<File>,
+    /// On `PATH.lock`: two instances may be given one socket.
+    lock: Option<LockFile>,
 }
 
 impl ControlSocket {
@@ -85,7 +82,7 @@ impl ControlSocket {
         Ok(Self {
             path: path.to_owned(),
             listener,
-            _lock: lock,
+            lock: Some(lock),
         })
     }
 
@@ -100,41 +97,61 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // The lock file stays: to remove it would let two controllers lock two files of one name.
         let _ = fs::remove_file(&self.path);
+        if let Some(lock) = self.lock.take() {
+            lock.remove();
+        }
+        if self.path.parent() == Some(Path::new(RUN_DIR)) {
+            // Others may have theirs there.
+            let _ = fs::remove_dir(RUN_DIR);
+        }
     }
 }
 
-fn lock(socket: &Path) -> Result<Flock<File>, BindError> {
+/// Where the lock of a socket is.
+fn lock_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    path.into()
+}
+
+fn lock(socket: &Path) -> Result<LockFile, BindError> {
     let io_error = |source: io::Error| BindError::Io {
         path: socket.to_owned(),
         source,
     };
-    let mut lock_path = socket.as_os_str().to_owned();
-    lock_path.push(".lock");
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .mode(0o600)
-        .open(lock_path)
-        .map_err(io_error)?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+    match LockFile::claim(&lock_path(socket)) {
         Ok(mut lock) => {
-            lock.set_len(0).map_err(io_error)?;
-            write!(lock, "{}", std::process::id()).map_err(io_error)?;
+            let pid = std::process::id().to_string();
+            lock.write(&pid).map_err(io_error)?;
             Ok(lock)
         }
-        Err((mut file, Errno::EWOULDBLOCK)) => {
-            let mut pid = String::new();
-            file.read_to_string(&mut pid).map_err(io_error)?;
-            Err(BindError::Taken {
-                path: socket.to_owned(),
-                owner: Owner(pid.parse().ok()),
-            })
+        Err(LockError::Held(pid)) => Err(BindError::Taken {
+            path: socket.to_owned(),
+            owner: Owner(pid.parse().ok()),
+        }),
+        Err(LockError::Io(error)) => Err(io_error(error)),
+    }
+}
+
+/// Removes what a controller that was killed has left of its socket. Does nothing while another one has it.
+///
+/// # Errors
+/// Of the file system.
+pub fn remove_stale(socket: &Path) -> io::Result<()> {
+    match LockFile::claim(&lock_path(socket)) {
+        Ok(lock) => {
+            let removed = fs::remove_file(socket);
+            lock.remove();
+            match removed {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
         }
-        Err((_, errno)) => Err(io_error(errno.into())),
+        Err(LockError::Held(_)) => Ok(()),
+        // Not even the directory is there.
+        Err(LockError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(LockError::Io(error)) => Err(error),
     }
 }
 
@@ -190,6 +207,10 @@ mod tests {
         fs::write(dir.path().join("default.sock.lock"), "1234567").unwrap();
         let socket = ControlSocket::bind(&path).unwrap();
         drop(socket);
-        assert!(!path.exists());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        remove_stale(&path).unwrap();
+        drop(UnixListener::bind(&path).unwrap());
+        remove_stale(&path).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -42,6 +42,29 @@ impl Accounts {
         }
     }
 
+    /// Takes over the elements that an earlier controller has given out: those that connects find, and those that
+    /// connections count on.
+    pub fn adopt(&mut self, tables: &Tables) {
+        let found = tables.accounts_known().into_iter().map(|(key, index)| {
+            let lane = u16::try_from(key.lane).ok();
+            (lane, key.cgroup, index)
+        });
+        let counted = tables.views().filter_map(|view| {
+            let index = view.record.account.load().checked_sub(1)?;
+            let lane = view.lane().map(|lane| lane.0);
+            Some((lane, view.record.account_cgroup, index))
+        });
+        let known: Vec<_> = found.collect();
+        for (lane, cgroup, index) in counted.chain(known) {
+            if let Some(lane) = lane {
+                self.elements
+                    .insert((LaneId(lane), AccountId(cgroup)), index);
+            }
+        }
+        let taken: HashSet<u32> = self.elements.values().copied().collect();
+        self.free.retain(|index| !taken.contains(index));
+    }
+
     /// The name of an account: of its cgroup, or the id if that is gone already.
     pub fn name(&self, account: AccountId) -> String {
         let name = self.names.get(&account).cloned().flatten();

@@ -1,7 +1,7 @@
 //! The class cgroups: made if absent, followed while they come and go, attached to.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -10,6 +10,7 @@ use shaper_common::{CLASS_COUNT, CgroupClass, Class};
 use tracing::{info, warn};
 
 use crate::{
+    authority::Authority,
     config::{ClassConfig, Scope},
     kernel::{CgroupId, CgroupRoot, KernelError, Programs, Tables, id_of, topmost},
 };
@@ -22,20 +23,50 @@ pub struct ClassCgroups {
     patterns: [Vec<String>; CLASS_COUNT],
     known: HashMap<PathBuf, (CgroupId, Class)>,
     attached: HashMap<PathBuf, CgroupId>,
-    /// Made by us, the outermost first.
+    /// Made by us or an earlier controller of the instance, the outermost first.
     created: Vec<PathBuf>,
+    authority: Authority,
 }
 
 impl ClassCgroups {
-    pub fn new(root: CgroupRoot, scope: Scope, classes: &[ClassConfig; CLASS_COUNT]) -> Self {
+    pub fn new(
+        root: CgroupRoot,
+        scope: Scope,
+        classes: &[ClassConfig; CLASS_COUNT],
+        authority: Authority,
+    ) -> Self {
         Self {
             root,
             scope,
             patterns: classes.each_ref().map(|class| class.cgroups.clone()),
             known: HashMap::new(),
             attached: HashMap::new(),
-            created: Vec::new(),
+            created: authority.record().created.clone(),
+            authority,
         }
+    }
+
+    /// Takes over what an earlier controller attached, and forgets what it knew of cgroups that stand for no class.
+    ///
+    /// # Errors
+    /// When the programs cannot be replaced.
+    pub fn adopt(
+        &mut self,
+        tables: &mut Tables,
+        programs: &mut Programs,
+    ) -> Result<(), KernelError> {
+        self.attached.extend(programs.take_over(&self.root)?);
+        let stand_for_one: HashSet<_> = Class::ALL
+            .into_iter()
+            .flat_map(|class| self.expand(class))
+            .filter_map(|path| id_of(&path).ok())
+            .collect();
+        for id in tables.class_cgroups() {
+            if !stand_for_one.contains(&id) {
+                tables.remove_class(id);
+            }
+        }
+        Ok(())
     }
 
     /// Other cgroups stand for the classes from the next [`ClassCgroups::refresh`] on. Those named in full are made.
@@ -59,8 +90,11 @@ impl ClassCgroups {
             .flatten()
             .filter(|pattern| !is_glob(pattern))
         {
-            self.created.extend(self.root.create(pattern)?);
+            let created = self.root.create(pattern)?;
+            self.created.retain(|path| !created.contains(path));
+            self.created.extend(created);
         }
+        self.note();
         Ok(())
     }
 
@@ -97,13 +131,25 @@ impl ClassCgroups {
                 if id_of(path).is_ok_and(|now| now == *id) {
                     warn!(
                         cgroup = %path.display(),
-                        "stands for no class any more; until the controller restarts, its processes count as class default"
+                        "stands for no class any more; until `shaper detach`, its processes count as class default"
                     );
                 }
             }
         }
         self.known = present;
-        self.attach(programs)
+        self.attach(programs)?;
+        self.note();
+        Ok(())
+    }
+
+    /// Writes down what is governed and what was made, for whoever comes next.
+    fn note(&mut self) {
+        let mut governed: Vec<_> = self.attached.keys().cloned().collect();
+        governed.sort();
+        let noted = self.authority.note_cgroups(governed, self.created.clone());
+        if let Err(error) = noted {
+            warn!(%error, "what this controller governs is not written down: `shaper detach` may leave class cgroups");
+        }
     }
 
     fn attach(&mut self, programs: &mut Programs) -> Result<(), KernelError> {
@@ -130,7 +176,7 @@ impl ClassCgroups {
                 Err(_) if !path.exists() => continue,
                 Err(error) => return Err(error),
             };
-            programs.attach(&path)?;
+            self.attach_alone(&path, programs)?;
             // What was attached below would run twice.
             self.attached.retain(|below, _| {
                 let covered = below.starts_with(&path);
@@ -144,6 +190,29 @@ impl ClassCgroups {
         Ok(())
     }
 
+    /// Attaches to a cgroup that no other instance governs.
+    fn attach_alone(&self, path: &Path, programs: &mut Programs) -> Result<(), KernelError> {
+        let _attaching = self
+            .authority
+            .attaching()
+            .map_err(|source| KernelError::Cgroup {
+                path: path.to_owned(),
+                action: "make sure that nobody else governs",
+                source,
+            })?;
+        if programs.is_governed_by_others(path)? {
+            return Err(KernelError::Governed {
+                cgroup: path.to_owned(),
+                by: self.authority.governor_of(path),
+            });
+        }
+        match programs.attach(path) {
+            // It has disappeared meanwhile.
+            Err(_) if !path.exists() => Ok(()),
+            attached => attached,
+        }
+    }
+
     /// Whether every process of the host is governed, whatever its cgroup.
     pub fn all_of_the_host(&self) -> bool {
         self.scope == Scope::Host
@@ -154,12 +223,14 @@ impl ClassCgroups {
         self.known.keys().cloned().collect()
     }
 
-    /// Removes the cgroups that [`ClassCgroups::create`] made and that are empty.
-    pub fn remove_created(&self) {
-        for path in self.created.iter().rev() {
-            // Busy: somebody uses it, so it stays.
-            let _ = fs::remove_dir(path);
-        }
+    /// Removes the cgroups that were made for the classes and are empty, and gives the instance up.
+    pub fn leave(self) {
+        remove_unused(&self.created);
+    }
+
+    /// Whether something of the instance outlives this controller.
+    pub fn set_stays(&mut self, stays: bool) {
+        self.authority.set_stays(stays);
     }
 
     fn expand(&self, class: Class) -> Vec<PathBuf> {
@@ -175,6 +246,14 @@ impl ClassCgroups {
                 }
             })
             .collect()
+    }
+}
+
+/// Removes cgroups that nobody uses.
+pub fn remove_unused(created: &[PathBuf]) {
+    for path in created.iter().rev() {
+        // Busy: somebody uses it, so it stays.
+        let _ = fs::remove_dir(path);
     }
 }
 

@@ -4,17 +4,25 @@ use std::{fmt::Display, time::Duration};
 
 use tracing::{info, warn};
 
-use super::Controller;
+use super::{Controller, Leave};
 use crate::{
     handle::{Command, CommandError, Setting},
     kernel,
     policy::{Event, LaneId, Pause, PausedBy},
+    systemd::notify,
 };
 
+/// What the loop does after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    GoOn,
+    End,
+}
+
 impl Controller {
-    pub(super) fn command(&mut self, command: Command) {
+    pub(super) fn command(&mut self, command: Command) -> Then {
         if command.is_abandoned() {
-            return;
+            return Then::GoOn;
         }
         // A reply that nobody takes any more is lost on purpose.
         match command {
@@ -43,7 +51,14 @@ impl Controller {
             } => {
                 let _ = reply.send(self.set(&lane, &setting));
             }
+            Command::Detach(reply) => {
+                self.leave = Leave::Nothing;
+                notify::stopping();
+                let _ = reply.send(Ok(()));
+                return Then::End;
+            }
         }
+        Then::GoOn
     }
 
     fn pause(&mut self, lane: &str, length: Duration) -> Result<(), CommandError> {

@@ -107,7 +107,7 @@ impl Drift {
 
     /// Compares the counts of every lane and account with the records, and mends what has differed in the same way before
     /// and differs so in every one of several looks now. Returns how many were mended; `name` is for the log.
-    fn mend(&mut self, tables: &Tables, name: impl Fn(LaneId) -> String) -> u64 {
+    pub(super) fn mend(&mut self, tables: &Tables, name: impl Fn(LaneId) -> String) -> u64 {
         let records = sums_of_records(tables);
         self.mend_lanes(tables, &records, name) + self.mend_accounts(tables, &records)
     }

@@ -48,6 +48,8 @@ pub struct Lanes {
     active: BTreeMap<LaneId, ActiveLane>,
     /// The names of removed lanes whose connections have not all gone yet.
     retired: BTreeMap<LaneId, String>,
+    /// What is in the kernel's trie of lanes that an earlier controller had and this one has not set yet.
+    found: BTreeMap<LaneId, HashSet<Endpoint>>,
 }
 
 /// Why a lane could not be made.
@@ -60,6 +62,43 @@ pub enum LaneError {
 }
 
 impl Lanes {
+    /// Takes over the lanes of an earlier controller, as if they had just been removed: those that are configured come back
+    /// to their elements with [`Lanes::set`].
+    ///
+    /// # Errors
+    /// When the endpoints cannot be read.
+    pub fn adopt(&mut self, tables: &Tables) -> Result<(), KernelError> {
+        for (index, element) in tables.lanes.iter() {
+            if element.mode.load() != LaneMode::Unused as u32
+                && let Ok(id) = u16::try_from(index).map(LaneId)
+            {
+                self.retired.insert(id, tables.lane_name(element));
+            }
+        }
+        for (endpoint, index) in tables.endpoints()? {
+            if let Ok(id) = u16::try_from(index).map(LaneId) {
+                self.found.entry(id).or_default().insert(endpoint);
+            }
+        }
+        Ok(())
+    }
+
+    /// The endpoints of the lanes that were adopted.
+    pub fn adopted_endpoints(&self) -> LaneEndpoints {
+        let named = self.found.iter().filter_map(|(id, endpoints)| {
+            let name = self.retired.get(id)?;
+            Some((name.clone(), endpoints.clone()))
+        });
+        named.collect()
+    }
+
+    /// Governs the adopted lanes that are not configured any more no longer.
+    pub fn retire_the_rest(&self, tables: &Tables) {
+        for id in self.retired.keys() {
+            stop_governing(*id, tables);
+        }
+    }
+
     pub fn get(&self, id: LaneId) -> Option<&ActiveLane> {
         self.active.get(&id)
     }
@@ -115,10 +154,11 @@ impl Lanes {
             Some(lane) => ActiveLane { config, ..lane },
             None => {
                 element.barrier.store(CLASS_COUNT as u32);
+                tables.name_lane(element, &config.name);
                 ActiveLane {
                     metrics: metrics.lane(&config.name),
                     config,
-                    endpoints: HashSet::new(),
+                    endpoints: self.found.remove(&id).unwrap_or_default(),
                     http2_told: false,
                     bytes_told: [element.tx_bytes.load(), element.rx_bytes.load()],
                     refusals_told: element.refused.each_ref().map(SharedU32::load),
@@ -171,17 +211,19 @@ impl Lanes {
                 stays
             });
         }
+        for (id, endpoints) in std::mem::take(&mut self.found) {
+            let name = self.retired.get(&id).map_or("?", String::as_str);
+            for endpoint in endpoints.difference(&kept) {
+                forget(endpoint, name, tables);
+            }
+        }
     }
 
     /// Takes the lane out: no connect is seen as its own any more, and nothing of it is held. Connections that are open
     /// stay open, and the element is not used for another lane before they are gone, see [`Lanes::bury`].
     pub fn remove(&mut self, id: LaneId, tables: &mut Tables) -> Option<ActiveLane> {
         let lane = self.active.remove(&id)?;
-        // Observing, not unused: its connections give slots back, and take them again without a limit.
-        if let Some(element) = tables.lanes.get(u32::from(id.0)) {
-            element.mode.store(LaneMode::Observe as u32);
-            element.abort_holds.store(0);
-        }
+        stop_governing(id, tables);
         for endpoint in &lane.endpoints {
             forget(endpoint, &lane.config.name, tables);
         }
@@ -244,6 +286,14 @@ impl Lanes {
         (0..tables.lanes.len())
             .filter_map(|index| u16::try_from(index).ok().map(LaneId))
             .find(|id| !self.active.contains_key(id) && !self.retired.contains_key(id))
+    }
+}
+
+/// Observing, not unused: its connections give slots back, and take them again without a limit.
+fn stop_governing(id: LaneId, tables: &Tables) {
+    if let Some(element) = tables.lanes.get(u32::from(id.0)) {
+        element.mode.store(LaneMode::Observe as u32);
+        element.abort_holds.store(0);
     }
 }
 

@@ -1,40 +1,36 @@
 //! What outlives this controller, between the policy and the state directory.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 use tracing::info;
 
 use super::Controller;
 use crate::{
     kernel,
-    policy::{Event, LaneId},
+    policy::{LaneId, Lasting},
     state::{Instant, State},
 };
 
 impl Controller {
-    /// Takes over what an earlier controller left. Before the programs are attached: a pause holds from the first connect on.
-    pub(super) fn remember(&mut self) {
+    /// What an earlier controller left of each lane.
+    pub(super) fn remembered(&self) -> HashMap<LaneId, Lasting> {
         let Some(state) = self.state.found() else {
-            return;
+            return HashMap::new();
         };
         let now = instant();
-        let lanes = self.lanes.iter();
-        let remembered: Vec<(LaneId, String, _)> = lanes
-            .filter_map(|(id, lane)| {
-                let name = &lane.config.name;
-                Some((id, name.clone(), state.lasting(now, name)?))
-            })
-            .collect();
-        for (id, lane, lasting) in remembered {
+        let lanes = self.lanes.iter().filter_map(|(id, lane)| {
+            let name = &lane.config.name;
+            let lasting = state.lasting(now, name)?;
             info!(
-                lane,
+                lane = name,
                 factor = lasting.factor.get(),
                 paused = lasting.pause.is_some(),
                 "goes on where an earlier controller was"
             );
-            self.policy
-                .on_event(now.ns, id, Event::Restore(lasting), &mut self.actions);
-        }
-        self.carry_out(now.ns);
+            Some((id, lasting))
+        });
+        lanes.collect()
     }
 
     /// Has kept what must outlive this controller, if it has changed.

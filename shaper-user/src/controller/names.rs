@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
 use crate::config::{
-    LaneConfig,
+    EndpointSpec, LaneConfig,
     resolve::{Resolver, lookup},
 };
 
@@ -41,6 +41,35 @@ impl Names {
             in_use,
             resolver: Resolver::default(),
             failing: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over the addresses that an earlier controller knew: a name that cannot be looked up now keeps them, as it
+    /// would have there.
+    pub fn remember(&mut self, endpoints: &LaneEndpoints) {
+        let lanes = self.lanes.borrow_and_update().clone();
+        self.resolver.set_lanes(&lanes);
+        for lane in &lanes {
+            let Some(known) = endpoints.get(&lane.name) else {
+                continue;
+            };
+            for spec in &lane.endpoints {
+                let EndpointSpec::Name(name) = spec else {
+                    continue;
+                };
+                let literal = |known: &Endpoint| {
+                    let spec = EndpointSpec::Literal(*known);
+                    lane.endpoints.contains(&spec)
+                };
+                let addresses: Vec<_> = known
+                    .iter()
+                    .filter(|known| known.is_host() && known.port() == name.port())
+                    .filter(|known| !literal(known))
+                    .map(Endpoint::addr)
+                    .collect();
+                self.resolver
+                    .record(Instant::now(), name, &addresses, |_| true);
+            }
         }
     }
 

@@ -29,6 +29,13 @@ const PAUSES: [Duration; 8] = [
 /// The longest pause between the probes of a held request: within the idle times of common middleboxes.
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(15);
 
+/// The pause where TCP is patient and few wait. After each answer TCP tries again after 0.2, 0.6, 1.4, 3.0, 6.2 s and so on
+/// (RFC 9293, 3.8.6.1): should the controller be lost, the next try comes within 3 s of the gate's opening, by default.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The most probes a second, over all held requests, where TCP's patience allows fewer: a per cent or two of a CPU.
+const PROBES_PER_SECOND: u32 = 200;
+
 /// The shortest, for hosts that let TCP give up within a second or two.
 const PROBE_PAUSE_MIN: Duration = Duration::from_millis(500);
 
@@ -36,10 +43,12 @@ const PROBE_PAUSE_MIN: Duration = Duration::from_millis(500);
 const FIRST_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Pause between the probes of a held request where TCP gives up after `retries` unanswered tries: a third as long as
-/// those take, for each probe that is answered lets TCP start its count again.
-fn probe_pause(retries: u32) -> Duration {
+/// those take, for each probe that is answered lets TCP start its count again. `held`: requests that are held.
+fn probe_pause(retries: u32, held: u32) -> Duration {
     let tries = FIRST_TIMEOUT.saturating_mul(1 << retries.min(16)) - FIRST_TIMEOUT;
-    (tries / 3).clamp(PROBE_PAUSE_MIN, PROBE_PAUSE_MAX)
+    let affordable = Duration::from_secs(held.into()) / PROBES_PER_SECOND;
+    let longest = affordable.clamp(PROBE_PAUSE, PROBE_PAUSE_MAX);
+    (tries / 3).clamp(PROBE_PAUSE_MIN, longest)
 }
 
 /// How long an acknowledgement that was held back may wait: as long as TCP delays one (`TCP_DELACK_MIN`), and less than
@@ -89,7 +98,7 @@ impl Nudges {
         let pause = namespaces
             .get(view.netns())
             .map_or(PROBE_PAUSE_MAX, |namespace| {
-                probe_pause(namespace.tcp_retries2)
+                probe_pause(namespace.tcp_retries2, self.held.len() as u32)
             });
         self.held.set(view.id, now + pause);
     }
@@ -183,14 +192,16 @@ mod tests {
     /// A10: probes come in time for hosts that let TCP give up early, and not too often elsewhere.
     #[test]
     fn probes_come_before_tcp_gives_up() {
-        assert_eq!(probe_pause(4), Duration::from_secs(1));
-        assert_eq!(probe_pause(15), PROBE_PAUSE_MAX);
+        assert_eq!(probe_pause(4, 1), Duration::from_secs(1));
+        assert_eq!(probe_pause(15, 1), PROBE_PAUSE);
+        assert_eq!(probe_pause(15, 1000), Duration::from_secs(5));
+        assert_eq!(probe_pause(15, 60_000), PROBE_PAUSE_MAX);
         for retries in [0, 1, u32::MAX] {
-            assert!((PROBE_PAUSE_MIN..=PROBE_PAUSE_MAX).contains(&probe_pause(retries)));
+            assert!((PROBE_PAUSE_MIN..=PROBE_PAUSE_MAX).contains(&probe_pause(retries, 9)));
         }
         for retries in 3..8 {
             let gives_up_after = FIRST_TIMEOUT * ((1 << retries) - 1);
-            assert!(probe_pause(retries) < gives_up_after);
+            assert!(probe_pause(retries, 60_000) < gives_up_after);
         }
     }
 }

@@ -11,12 +11,56 @@ use super::{
     Controller,
     translate::{conn_id, handle, held},
 };
-use crate::policy::{AccountId, ClientId, Event, LaneId, Ns, OpenConn, Picture, Stage};
+use crate::{
+    kernel::ConnView,
+    policy::{AccountId, ClientId, Event, LaneId, Ns, OpenConn, Picture, Stage},
+};
+
+/// All connections at one time.
+#[derive(Debug)]
+pub(super) struct Survey {
+    /// Of every lane.
+    pub(super) pictures: BTreeMap<LaneId, Picture>,
+    pub(super) views: Vec<ConnView>,
+    /// Those that may have to be parked.
+    open: HashSet<ConnId>,
+    /// Accounts with connections.
+    accounts: HashSet<(LaneId, AccountId)>,
+}
 
 impl Controller {
     /// Replaces the policy's picture by what the maps say, and lets go of what nothing uses any more. Returns the
     /// connections of which the policy knew something else: the news of that was lost, or is on its way.
     pub(super) fn reconcile(&mut self, now: Ns) -> HashSet<ConnId> {
+        let Survey {
+            pictures,
+            views,
+            open,
+            accounts,
+        } = self.survey(now);
+        for (lane, picture) in pictures {
+            self.policy
+                .on_event(now, lane, Event::Reconcile(picture), &mut self.actions);
+        }
+        let corrected = self.policy.drain_corrected().map(conn_id).collect();
+        self.carry_out(now);
+        for view in &views {
+            self.reap(now, view);
+        }
+        self.parking.retain(|id| open.contains(&id));
+        // Nobody listens while the lanes have no names.
+        let _ = self
+            .in_use
+            .send(views.iter().map(ConnView::remote).collect());
+        self.accounts.retain(&accounts, &mut self.tables);
+        let namespaces: HashSet<_> = views.iter().map(ConnView::netns).collect();
+        self.namespaces.retain(|netns| namespaces.contains(&netns));
+        corrected
+    }
+
+    /// Looks at every connection, and sees to it that what its state asks for is under way, whether or not there was news
+    /// of it.
+    pub(super) fn survey(&mut self, now: Ns) -> Survey {
         let mut pictures: BTreeMap<LaneId, Picture> = self
             .lanes
             .iter()
@@ -25,8 +69,6 @@ impl Controller {
         let mut open = HashSet::new();
         let mut accounts = HashSet::new();
         let mut unsettled = Vec::new();
-        let mut namespaces = HashSet::new();
-        let mut remotes = HashSet::new();
         let views: Vec<_> = self.tables.views().collect();
         // The news of a wait may have been lost, and with it what it would have set off.
         let of_accounts: HashSet<_> = views
@@ -48,8 +90,6 @@ impl Controller {
                 }
             }
             let account = self.accounts.of_cgroup(cgroup.0);
-            namespaces.insert(view.netns());
-            remotes.insert(view.remote());
             if view.gate() == Gate::Lingering {
                 // In a removed lane nobody would know how long.
                 let lane = self.lanes.get(lane);
@@ -89,23 +129,16 @@ impl Controller {
         for (lane, account, id) in unsettled {
             self.settle_account(lane, account, id);
         }
-        for (lane, mut picture) in pictures {
+        for (lane, picture) in &mut pictures {
             if let Some(element) = self.tables.lanes.get(u32::from(lane.0)) {
                 picture.credits = SlotWord::from_bits(element.slots.load()).credits();
             }
-            self.policy
-                .on_event(now, lane, Event::Reconcile(picture), &mut self.actions);
         }
-        let corrected = self.policy.drain_corrected().map(conn_id).collect();
-        self.carry_out(now);
-        for view in &views {
-            self.reap(now, view);
+        Survey {
+            pictures,
+            views,
+            open,
+            accounts,
         }
-        self.parking.retain(|id| open.contains(&id));
-        // Nobody listens while the lanes have no names.
-        let _ = self.in_use.send(remotes);
-        self.accounts.retain(&accounts, &mut self.tables);
-        self.namespaces.retain(|netns| namespaces.contains(&netns));
-        corrected
     }
 }

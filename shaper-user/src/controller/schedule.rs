@@ -35,6 +35,10 @@ impl Schedule {
         }
     }
 
+    pub fn len(&self) -> usize {
+        self.at.len()
+    }
+
     pub fn contains(&self, id: ConnId) -> bool {
         self.at.contains_key(&id)
     }

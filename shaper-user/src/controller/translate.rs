@@ -164,7 +164,7 @@ impl Controller {
     }
 
     /// Opens the namespace of a new waiter while its process is certainly there, so that its admission need not.
-    fn enter_namespace(&mut self, id: ConnId) {
+    pub(super) fn enter_namespace(&mut self, id: ConnId) {
         if let Some(view) = self.tables.view(id)
             && let Err(error) = self.namespaces.open(view.netns(), view.record.pid)
         {

@@ -11,8 +11,8 @@ use shaper_common::{
 
 use crate::{
     kernel::{
-        self, CgroupRoot, ConnView, Events, KernelError, Loaded, Message, Namespaces, Programs,
-        Tables, Trial, change_slots, id_of,
+        self, CgroupRoot, ConnView, Events, KernelError, Loaded, Maps, Message, Namespaces,
+        Programs, Tables, Trial, change_slots, id_of,
     },
     object::KERNEL_OBJECT,
 };
@@ -60,7 +60,8 @@ impl ScratchLane {
             programs,
             mut tables,
             events,
-        } = kernel::load(KERNEL_OBJECT)?;
+            ..
+        } = kernel::load(KERNEL_OBJECT, Maps::Own)?;
         for index in 0..RECORDS {
             tables.offer_record(index)?;
         }

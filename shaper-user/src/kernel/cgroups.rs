@@ -1,14 +1,13 @@
 //! cgroup v2: where it is mounted, the class cgroups, their ids.
 
 use std::{
-    collections::HashSet,
-    ffi::OsStr,
+    collections::{HashMap, HashSet},
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
-use super::KernelError;
+use super::{KernelError, mounts};
 
 /// The cgroup2 file system of this host.
 #[derive(Clone, Debug)]
@@ -26,8 +25,10 @@ impl CgroupRoot {
     /// # Errors
     /// [`KernelError::NoCgroup2`].
     pub fn find() -> Result<Self, KernelError> {
-        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|_| KernelError::NoCgroup2)?;
-        let mount = cgroup2_mount(&mounts).ok_or(KernelError::NoCgroup2)?;
+        let table = mounts::table().map_err(|_| KernelError::NoCgroup2)?;
+        let mount = mounts::of_kind(&table, "cgroup2")
+            .next()
+            .ok_or(KernelError::NoCgroup2)?;
         Ok(Self { mount })
     }
 
@@ -66,6 +67,17 @@ impl CgroupRoot {
             }
         }
         Ok(missing)
+    }
+
+    /// The cgroups with these ids that there are.
+    pub fn locate(&self, ids: &HashSet<CgroupId>) -> HashMap<CgroupId, PathBuf> {
+        if ids.is_empty() {
+            return HashMap::new();
+        }
+        walk(std::slice::from_ref(&self.mount))
+            .filter_map(|path| Some((id_of(&path).ok()?, path)))
+            .filter(|(id, _)| ids.contains(id))
+            .collect()
     }
 
     /// How deep `path` is below the mount, as `bpf_get_current_ancestor_cgroup_id` counts levels (the root is 0).
@@ -117,7 +129,7 @@ pub fn processes_below(paths: &[PathBuf]) -> Vec<u32> {
 }
 
 /// The directories at and below `paths`.
-fn walk(paths: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
+pub fn walk(paths: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
     let mut ahead = paths.to_vec();
     std::iter::from_fn(move || {
         let path = ahead.pop()?;
@@ -145,36 +157,9 @@ pub fn topmost(paths: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
-fn cgroup2_mount(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (path, kind) = (fields.next()?, fields.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(OsStr::new(&unescape(path))))
-    })
-}
-
-/// The mount table writes space, tab, newline and backslash as three octal digits (`mangle_path`, fs/seq_file.c).
-fn unescape(path: &str) -> String {
-    ["\\040", "\\011", "\\012", "\\134"]
-        .iter()
-        .zip([" ", "\t", "\n", "\\"])
-        .fold(path.to_owned(), |path, (from, to)| path.replace(from, to))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_mount_is_found_on_hybrid_and_unified_hosts() {
-        let hybrid = "cgroup /sys/fs/cgroup/cpu cgroup rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        assert_eq!(cgroup2_mount(hybrid), Some("/sys/fs/cgroup/unified".into()));
-        assert_eq!(
-            cgroup2_mount("x /a\\040b cgroup2 rw 0 0"),
-            Some("/a b".into())
-        );
-        assert_eq!(cgroup2_mount("cgroup /sys/fs/cgroup cgroup rw 0 0\n"), None);
-    }
 
     #[test]
     fn only_topmost_cgroups_are_attached_to() {

@@ -48,7 +48,30 @@ pub enum KernelError {
     Object(String),
 
     #[error("cannot use the BPF map {map}: {cause}")]
-    Map { map: &'static str, cause: String },
+    Map { map: String, cause: String },
+
+    #[error(
+        "cannot {action} the bpf file system, which keeps shaper's maps and programs while no controller runs: {source}\n  \
+         mount it with\n    mount -t bpf bpf /sys/fs/bpf\n  or run with --detach-on-exit, which needs none"
+    )]
+    Bpffs {
+        action: &'static str,
+        source: io::Error,
+    },
+
+    #[error("{}: cannot {action} what an earlier controller left pinned: {source}", path.display())]
+    Pin {
+        path: PathBuf,
+        action: &'static str,
+        source: io::Error,
+    },
+
+    #[error(
+        "{} is governed by {by} already: two would hold the same connections. Give the classes of this one other \
+         cgroups, or end that one with `shaper detach --instance NAME`",
+        cgroup.display()
+    )]
+    Governed { cgroup: PathBuf, by: String },
 }
 
 /// The end of a verifier's log, which can have thousands of lines: the reason stands there.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use aya::maps::{MapData, RingBuf};
-use shaper_common::{Event, Glimpse};
+use shaper_common::{Event, Glimpse, RING_BYTES};
 
 /// One record of the ring.
 #[derive(Clone, Debug)]
@@ -28,6 +28,17 @@ impl Events {
             ring,
             #[cfg(debug_assertions)]
             faults: super::faults::Faults::from_environment(),
+        }
+    }
+
+    /// Throws away what is in the ring: news to a controller that is gone. No more than fits into it, for more may come
+    /// all the time.
+    pub fn discard(&mut self) {
+        const MOST: usize = RING_BYTES as usize / size_of::<Event>();
+        for _ in 0..MOST {
+            if self.ring.next().is_none() {
+                return;
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! The controller's hands: everything that touches the kernel. No decision is made here.
 
+mod bpf;
+pub mod bpffs;
 mod capabilities;
 mod cgroups;
 mod clock;
@@ -9,8 +11,11 @@ mod events;
 #[cfg(debug_assertions)]
 mod faults;
 mod gates;
-mod load;
+mod heart;
+mod mounts;
 mod netns;
+mod pins;
+mod programs;
 mod raw;
 mod segment;
 mod shared;
@@ -26,8 +31,10 @@ pub use diag::TcpSocket;
 pub use error::{KernelError, last_words};
 pub use events::{Events, Message};
 pub use gates::{NotAdmitted, change_slots};
-pub use load::{Loaded, Programs, Trial, load, try_each};
+pub use heart::{HEARTBEAT, Heart};
 pub use netns::{Namespace, Namespaces, NetnsCookie, diagnose_all};
+pub use pins::{Found, PinnedSet, Pins, open as open_gates};
+pub use programs::{Loaded, Maps, Programs, Trial, load, scratch, try_each};
 pub use raw::Route;
 pub use tables::Tables;
 pub use view::ConnView;

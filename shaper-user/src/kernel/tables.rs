@@ -2,16 +2,16 @@
 
 use std::{io, os::fd::AsFd};
 
-use aya::{
-    Ebpf,
-    maps::{HashMap, Map, MapData, PerCpuArray, lpm_trie::LpmTrie, stack::Stack},
-};
+use aya::maps::{HashMap, Map, MapData, PerCpuArray, lpm_trie::LpmTrie, stack::Stack};
 use shaper_common::{
-    Account, AccountKey, CgroupClass, Conn, Counter, Endpoint, EndpointKey, Globals, Lane,
-    MAX_ACCOUNTS, MAX_CONNS, MAX_LANES,
+    Account, AccountKey, CgroupClass, Conn, Counter, Endpoint, EndpointKey, Globals,
+    LANE_NAME_BYTES, Lane, MAX_ACCOUNTS, MAX_CONNS, MAX_LANES,
 };
 
 use super::{KernelError, cgroups::CgroupId, shared::SharedArray};
+
+/// The map that tells all programs about the controller.
+pub(super) const GLOBALS: &str = "GLOBALS";
 
 /// Everything that both sides read and write, except the ring buffer.
 pub struct Tables {
@@ -27,26 +27,38 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Takes the maps out of a loaded object.
+    /// Opens the maps that `map` gives by their names.
     ///
     /// # Errors
     /// [`KernelError::Map`] naming the map.
-    pub fn new(ebpf: &mut Ebpf) -> Result<Self, KernelError> {
+    pub fn new(
+        mut map: impl FnMut(&'static str) -> Result<Map, KernelError>,
+    ) -> Result<Self, KernelError> {
         Ok(Self {
-            lanes: shared(ebpf, "LANES", MAX_LANES)?,
-            conns: shared(ebpf, "CONNS", MAX_CONNS)?,
-            accounts: shared(ebpf, "ACCOUNTS", MAX_ACCOUNTS)?,
-            globals: shared(ebpf, "GLOBALS", 1)?,
-            free_conns: typed(ebpf, "FREE_CONNS")?,
-            account_index: typed(ebpf, "ACCOUNT_INDEX")?,
-            endpoints: typed(ebpf, "ENDPOINTS")?,
-            classes: typed(ebpf, "CLASSES")?,
-            counters: typed(ebpf, "COUNTERS")?,
+            lanes: shared(&map("LANES")?, "LANES", MAX_LANES)?,
+            conns: shared(&map("CONNS")?, "CONNS", MAX_CONNS)?,
+            accounts: shared(&map("ACCOUNTS")?, "ACCOUNTS", MAX_ACCOUNTS)?,
+            globals: shared(&map(GLOBALS)?, GLOBALS, 1)?,
+            free_conns: typed(map("FREE_CONNS")?, "FREE_CONNS")?,
+            account_index: typed(map("ACCOUNT_INDEX")?, "ACCOUNT_INDEX")?,
+            endpoints: typed(map("ENDPOINTS")?, "ENDPOINTS")?,
+            classes: typed(map("CLASSES")?, "CLASSES")?,
+            counters: typed(map("COUNTERS")?, "COUNTERS")?,
         })
     }
 
     pub fn globals(&self) -> &Globals {
-        self.globals.get(0).expect("the array has one element")
+        the_only(&self.globals)
+    }
+
+    /// Offers all connection records, those with low indices first. For new maps.
+    ///
+    /// # Errors
+    /// As [`Tables::offer_record`].
+    pub fn offer_all_records(&mut self) -> Result<(), KernelError> {
+        (0..self.conns.len())
+            .rev()
+            .try_for_each(|index| self.offer_record(index))
     }
 
     /// Offers a connection record to the connect programs.
@@ -82,6 +94,52 @@ impl Tables {
     /// Index of the lane that a single address belongs to, as the connect programs find it.
     pub fn lane_of(&self, address: &Endpoint) -> Option<u32> {
         self.endpoints.get(&trie_key(address), 0).ok()
+    }
+
+    /// All endpoints, and the index of the lane that each belongs to.
+    ///
+    /// # Errors
+    /// `ENDPOINTS` when the kernel refuses the look.
+    pub fn endpoints(&self) -> Result<Vec<(Endpoint, u32)>, KernelError> {
+        let entries = self.endpoints.iter().map(|entry| {
+            let (key, lane) = entry.map_err(|error| map_error("ENDPOINTS", &error))?;
+            let endpoint = Endpoint::from_trie_key(key.prefix_len(), key.data());
+            Ok(endpoint.map(|endpoint| (endpoint, lane)))
+        });
+        entries.filter_map(Result::transpose).collect()
+    }
+
+    /// The name of the lane at `lane`; empty if it has none.
+    pub fn lane_name(&self, lane: &Lane) -> String {
+        let bytes: Vec<u8> = lane
+            .name
+            .iter()
+            .flat_map(|word| word.load().to_ne_bytes())
+            .take_while(|byte| *byte != 0)
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Names the lane at `lane`. What is too long for it is cut off; the configuration has no such names.
+    pub fn name_lane(&self, lane: &Lane, name: &str) {
+        let mut bytes = [0; LANE_NAME_BYTES];
+        let room = &mut bytes[..LANE_NAME_BYTES - 1];
+        for (to, from) in room.iter_mut().zip(name.bytes()) {
+            *to = from;
+        }
+        for (word, chunk) in lane.name.iter().zip(bytes.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*chunk));
+        }
+    }
+
+    /// The ids of all cgroups that stand for a class.
+    pub fn class_cgroups(&self) -> Vec<CgroupId> {
+        self.classes.keys().flatten().map(CgroupId).collect()
+    }
+
+    /// All accounts with an element, and its index.
+    pub fn accounts_known(&self) -> Vec<(AccountKey, u32)> {
+        self.account_index.iter().flatten().collect()
     }
 
     /// Says what a cgroup stands for.
@@ -138,35 +196,35 @@ fn trie_key(endpoint: &Endpoint) -> aya::maps::lpm_trie::Key<EndpointKey> {
     aya::maps::lpm_trie::Key::new(bits, key)
 }
 
-fn typed<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, KernelError>
+/// The element of the globals array.
+pub(super) fn the_only(globals: &SharedArray<Globals>) -> &Globals {
+    globals.get(0).expect("the array has one element")
+}
+
+fn typed<T>(map: Map, name: &'static str) -> Result<T, KernelError>
 where
     T: TryFrom<Map, Error = aya::maps::MapError>,
 {
-    take_map(ebpf, name)?
-        .try_into()
-        .map_err(|error| map_error(name, &error))
+    map.try_into().map_err(|error| map_error(name, &error))
 }
 
-fn shared<T>(ebpf: &mut Ebpf, name: &'static str, len: u32) -> Result<SharedArray<T>, KernelError> {
-    let Map::Array(data) = take_map(ebpf, name)? else {
+pub(super) fn shared<T>(
+    map: &Map,
+    name: &'static str,
+    len: u32,
+) -> Result<SharedArray<T>, KernelError> {
+    let Map::Array(data) = map else {
         return Err(KernelError::Map {
-            map: name,
+            map: name.to_owned(),
             cause: "not an array".to_owned(),
         });
     };
     SharedArray::map(data.fd().as_fd(), len).map_err(|error: io::Error| map_error(name, &error))
 }
 
-pub(super) fn take_map(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, KernelError> {
-    ebpf.take_map(name).ok_or_else(|| KernelError::Map {
-        map: name,
-        cause: "the object does not have it".to_owned(),
-    })
-}
-
-pub(super) fn map_error(map: &'static str, error: &dyn std::error::Error) -> KernelError {
+pub(super) fn map_error(map: &str, error: &dyn std::error::Error) -> KernelError {
     KernelError::Map {
-        map,
+        map: map.to_owned(),
         cause: chain(error),
     }
 }

@@ -71,6 +71,13 @@ pub struct Lasting {
     pub pause: Option<Pause>,
 }
 
+/// What a controller finds of a lane when it starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub lasting: Option<Lasting>,
+    pub picture: Picture,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The kernel opened a gate by itself: with a credit or, in a lane that observes, without.

@@ -8,8 +8,8 @@ use std::{collections::HashSet, time::Duration};
 use shaper_common::Class;
 
 use super::{
-    AccountId, Action, AdmitFailure, ConnHandle, Ended, Erred, Event, HeldConn, LaneId, LaneRules,
-    Lasting, Limits, Ns, OpenConn, Outcome, Pause, Refusal,
+    AccountId, Action, AdmitFailure, ConnHandle, Ended, Erred, Event, Found, HeldConn, LaneId,
+    LaneRules, Lasting, Limits, Ns, OpenConn, Outcome, Pause, Refusal,
     account::AccountNames,
     adapt::Adaptation,
     health::Health,
@@ -116,6 +116,27 @@ impl Lane {
     }
 
     pub(super) fn change(&mut self, name: &str, rules: LaneRules, turn: &mut Turn<'_>) {
+        self.take_rules(name, rules, turn);
+        self.settle(turn);
+    }
+
+    /// Takes over what an earlier controller left.
+    pub(super) fn adopt_all(
+        &mut self,
+        name: &str,
+        rules: LaneRules,
+        found: Found,
+        turn: &mut Turn<'_>,
+    ) {
+        self.take_rules(name, rules, turn);
+        if let Some(lasting) = found.lasting {
+            self.take_event(Event::Restore(lasting), turn);
+        }
+        self.take_event(Event::Reconcile(found.picture), turn);
+        self.settle(turn);
+    }
+
+    fn take_rules(&mut self, name: &str, rules: LaneRules, turn: &mut Turn<'_>) {
         self.set_rules(name, rules);
         self.refresh_caps(turn.names);
         self.shadow = match (self.rules.on_paper(), self.shadow.take()) {
@@ -126,7 +147,6 @@ impl Lane {
                 Some(shadow)
             }
         };
-        self.settle(turn);
     }
 
     /// The lane is removed: its waiters go.
@@ -156,6 +176,12 @@ impl Lane {
     }
 
     pub(super) fn on_event(&mut self, event: Event, turn: &mut Turn<'_>) {
+        self.take_event(event, turn);
+        self.settle(turn);
+    }
+
+    /// Notes what an event tells, without drawing conclusions.
+    fn take_event(&mut self, event: Event, turn: &mut Turn<'_>) {
         if let Some(shadow) = &mut self.shadow {
             shadow.on_event(&event, turn);
         }
@@ -175,7 +201,6 @@ impl Lane {
             Event::Restore(lasting) => self.restore(lasting, turn.now),
             Event::Reconcile(picture) => self.reconcile(picture, turn),
         }
-        self.settle(turn);
     }
 
     fn opened(&mut self, open: OpenConn, turn: &mut Turn<'_>) {

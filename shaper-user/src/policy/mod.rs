@@ -52,7 +52,7 @@ use std::{
 pub use action::{Action, Expiry};
 pub use adapt::Factor;
 pub use diagnosis::{Diagnosis, Trouble};
-pub use event::{AdmitFailure, Event, HeldConn, Lasting, OpenConn, Picture, Stage};
+pub use event::{AdmitFailure, Event, Found, HeldConn, Lasting, OpenConn, Picture, Stage};
 pub use first_byte::Slowness;
 pub use health::{Pause, PausedBy};
 pub use hindrance::Hindrance;
@@ -109,6 +109,26 @@ impl Policy {
         }
         self.turn(now, lane, actions, |lane, turn| {
             lane.change(name, rules, turn)
+        });
+    }
+
+    /// Adds a lane that an earlier controller may have governed: what is to outlive that one, and who is in flight or waits
+    /// now. The first conclusions are drawn from all of it together, so that nothing is handed out meanwhile that belongs
+    /// to somebody, or to nobody for the time of a pause.
+    pub fn adopt_lane(
+        &mut self,
+        now: Ns,
+        lane: LaneId,
+        name: &str,
+        rules: LaneRules,
+        found: Found,
+        actions: &mut Vec<Action>,
+    ) {
+        self.lanes
+            .entry(lane)
+            .or_insert_with(|| Lane::new(name, rules.clone()));
+        self.turn(now, lane, actions, |lane, turn| {
+            lane.adopt_all(name, rules, found, turn)
         });
     }
 

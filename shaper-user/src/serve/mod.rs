@@ -42,10 +42,9 @@ use crate::{
 pub const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where and how to serve HTTP.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
-    /// Port 0 takes any that is free, see [`Server::addr`].
-    pub listen: SocketAddr,
+    pub listener: Listener,
     pub limits: Limits,
     /// What a client must know to change anything; `None`: HTTP only shows.
     pub token: Option<Token>,
@@ -63,6 +62,27 @@ pub enum ServeError {
     },
     #[error("cannot start the thread that serves HTTP and the control socket: {0}")]
     Thread(io::Error),
+}
+
+/// Where HTTP will be served. Had early, so that a start which cannot have it fails before it has changed anything.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    addr: SocketAddr,
+}
+
+impl Listener {
+    /// Port 0 takes any that is free, see [`Server::addr`].
+    ///
+    /// # Errors
+    /// When the address is taken.
+    pub fn bind(listen: SocketAddr) -> Result<Self, ServeError> {
+        let error = |source| ServeError::Listen { listen, source };
+        let socket = TcpListener::bind(listen).map_err(error)?;
+        socket.set_nonblocking(true).map_err(error)?;
+        let addr = socket.local_addr().map_err(error)?;
+        Ok(Self { socket, addr })
+    }
 }
 
 /// What the paths share.
@@ -111,7 +131,7 @@ impl Server {
 /// Starts to serve.
 ///
 /// # Errors
-/// When the address is taken or the thread cannot be had. All that comes later ends single connections only.
+/// When the thread cannot be had. All that comes later ends single connections only.
 pub fn spawn(
     options: Options,
     control: ControlSocket,
@@ -119,14 +139,11 @@ pub fn spawn(
     metrics: Arc<Metrics>,
 ) -> Result<Server, ServeError> {
     let Options {
-        listen,
+        listener,
         limits,
         token,
     } = options;
-    let listen_error = |source| ServeError::Listen { listen, source };
-    let listener = TcpListener::bind(listen).map_err(listen_error)?;
-    listener.set_nonblocking(true).map_err(listen_error)?;
-    let addr = listener.local_addr().map_err(listen_error)?;
+    let Listener { socket, addr } = listener;
     if !addr.ip().is_loopback() {
         warn!(%addr, "HTTP is served beyond this host: anyone who reaches it sees lanes and accounts");
     }
@@ -155,7 +172,7 @@ pub fn spawn(
                     publishing.abort();
                 };
                 let commands = control::serve(&control, handle);
-                let http = http::serve(listener, router, limits, stopped);
+                let http = http::serve(socket, router, limits, stopped);
                 tokio::pin!(http);
                 let served = tokio::select! {
                     served = &mut http => served,
@@ -224,7 +241,7 @@ pub(in crate::serve) mod tests {
             Loop::IsStuck => Some(commands),
         };
         let options = Options {
-            listen: "127.0.0.1:0".parse().unwrap(),
+            listener: Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap(),
             limits: LIMITS,
             token,
         };
@@ -413,18 +430,7 @@ pub(in crate::serve) mod tests {
     fn a_taken_address_is_named_with_the_remedy() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let listen = taken.local_addr().unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let control = ControlSocket::bind(&dir.path().join("default.sock")).unwrap();
-        let (handle, _commands) = Handle::new(HEALTH_PATIENCE);
-        let options = Options {
-            listen,
-            limits: Limits::default(),
-            token: None,
-        };
-        let metrics = Arc::new(Metrics::new("0.1.0"));
-        let error = spawn(options, control, handle, metrics)
-            .unwrap_err()
-            .to_string();
+        let error = Listener::bind(listen).unwrap_err().to_string();
         assert!(
             error.contains(&listen.to_string()) && error.contains("--listen"),
             "{error}"

@@ -15,40 +15,37 @@ use super::{State, file};
 #[derive(Debug)]
 pub struct StateKeeper {
     found: Option<State>,
-    writer: Option<Writer>,
+    writer: Writer,
 }
 
 #[derive(Debug)]
-struct Writer {
-    states: Sender<State>,
-    thread: JoinHandle<()>,
+enum Writer {
+    /// There is nowhere to write to; that was told.
+    None,
+    /// Nothing has been written yet.
+    Idle(PathBuf),
+    Busy {
+        states: Sender<State>,
+        thread: JoinHandle<()>,
+    },
 }
 
 impl StateKeeper {
-    /// Keeps the state in `dir`, which is made if it is absent. If that cannot be, or the thread cannot start, a warning
-    /// says so and nothing is kept.
+    /// Keeps the state in `dir`, which is made if it is absent. If that cannot be, a warning says so and nothing is kept.
+    /// It has no thread before there is something to write: open it while the process still has all its privileges.
     pub fn open(dir: PathBuf) -> Self {
         if let Err(error) = fs::create_dir_all(&dir) {
             warn!(dir = %dir.display(), %error, "pauses and adaptation will not survive a restart: choose another --state");
             return Self {
                 found: None,
-                writer: None,
+                writer: Writer::None,
             };
         }
         let path = dir.join("lanes.json");
-        let found = file::read(&path);
-        let (states, received) = channel();
-        let thread = thread::Builder::new()
-            .name("state".to_owned())
-            .spawn(move || write_all(&path, &received));
-        let writer = match thread {
-            Ok(thread) => Some(Writer { states, thread }),
-            Err(error) => {
-                warn!(%error, "pauses and adaptation will not survive a restart");
-                None
-            }
-        };
-        Self { found, writer }
+        Self {
+            found: file::read(&path),
+            writer: Writer::Idle(path),
+        }
     }
 
     /// What an earlier controller left.
@@ -57,17 +54,34 @@ impl StateKeeper {
     }
 
     /// Has the state written soon.
-    pub fn keep(&self, state: State) {
-        if let Some(writer) = &self.writer {
+    pub fn keep(&mut self, state: State) {
+        if let Writer::Idle(path) = &self.writer {
+            self.writer = start(path.clone());
+        }
+        if let Writer::Busy { states, .. } = &self.writer {
             // Fails only if the thread has panicked, which was told.
-            let _ = writer.states.send(state);
+            let _ = states.send(state);
+        }
+    }
+}
+
+fn start(path: PathBuf) -> Writer {
+    let (states, received) = channel();
+    let thread = thread::Builder::new()
+        .name("state".to_owned())
+        .spawn(move || write_all(&path, &received));
+    match thread {
+        Ok(thread) => Writer::Busy { states, thread },
+        Err(error) => {
+            warn!(%error, "pauses and adaptation will not survive a restart");
+            Writer::None
         }
     }
 }
 
 impl Drop for StateKeeper {
     fn drop(&mut self) {
-        if let Some(Writer { states, thread }) = self.writer.take() {
+        if let Writer::Busy { states, thread } = std::mem::replace(&mut self.writer, Writer::None) {
             drop(states);
             // A panic in it has been printed.
             let _ = thread.join();
@@ -120,7 +134,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("default");
         for share in [0.7, 0.5] {
-            let keeper = StateKeeper::open(path.clone());
+            let mut keeper = StateKeeper::open(path.clone());
             for step in 0..100 {
                 keeper.keep(lowered_to(1.0 - f64::from(step) / 200.0));
             }
@@ -135,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_made_is_not_fatal() {
-        let keeper = StateKeeper::open("/proc/nowhere".into());
+        let mut keeper = StateKeeper::open("/proc/nowhere".into());
         keeper.keep(lowered_to(0.7));
         assert_eq!(keeper.found(), None);
     }

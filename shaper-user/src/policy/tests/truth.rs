@@ -139,3 +139,38 @@ fn an_unsaturated_lane_needs_no_action() {
     assert_eq!(world.done[done..], []);
     assert_eq!(world.policy.next_deadline(), None);
 }
+
+/// E5: a controller that takes over finds slots and waiters as they are, in their order.
+#[test]
+fn another_controller_goes_on_with_slots_and_waiters() {
+    let mut world = World::new(rules(2));
+    let conns: Vec<_> = (0..2).map(|_| world.arrive(Normal)).collect();
+    let first = world.arrive(Normal);
+    world.pass(SECOND);
+    let second = world.arrive(Normal);
+    let done = world.done.len();
+    world.restart(None);
+    assert_eq!(world.admitted_since(done), []);
+    assert_eq!(world.line(), [first, second]);
+    assert_eq!(world.view().oldest_wait, Some(SECOND));
+    assert_eq!(world.view().counters.get(Normal, Outcome::Admitted), 0);
+    world.leave(conns[0]);
+    assert!(world.is_open(first) && world.waits(second));
+}
+
+/// C6, E5: a pause that outlives a controller is in force from the next one's first moment: no credit is minted before it.
+#[test]
+fn a_pause_is_taken_over_before_anything_is_handed_out() {
+    let mut world = World::new(rules(2));
+    let end = world.now + SECOND * 10;
+    world.tell(pause_until(end));
+    let waiter = world.arrive(Normal);
+    let lasting = world.policy.lasting(world::LANE);
+    let done = world.done.len();
+    world.restart(lasting);
+    let minted = |action: &Action| matches!(action, Action::SetCredits { credits: 1.., .. });
+    assert!(!world.done[done..].iter().any(minted));
+    assert!(world.waits(waiter));
+    world.pass(SECOND * 11);
+    assert!(world.is_open(waiter));
+}

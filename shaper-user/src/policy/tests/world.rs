@@ -35,6 +35,21 @@ impl World {
         world
     }
 
+    /// Another controller takes over: a policy that knows nothing but what there is to find.
+    pub(super) fn restart(&mut self, lasting: Option<Lasting>) {
+        self.policy = Policy::new();
+        self.kernel.news.clear();
+        let found = Found {
+            lasting,
+            picture: self.kernel.picture(),
+        };
+        let rules = self.kernel.rules.clone();
+        let mut actions = Vec::new();
+        self.policy
+            .adopt_lane(self.now, LANE, "lane", rules, found, &mut actions);
+        self.apply(actions);
+    }
+
     /// The lane gets these rules.
     pub(super) fn reload(&mut self, rules: LaneRules) {
         self.kernel.rules = rules.clone();
