@@ -15,6 +15,7 @@ pub mod controller;
 pub mod crowd;
 pub mod fresh_host;
 pub mod gateway;
+pub mod host_listing;
 pub mod incident;
 pub mod kernel_state;
 pub mod lane_file;

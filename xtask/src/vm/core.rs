@@ -42,6 +42,14 @@ const CORE: &[(&str, &[&str])] = &[
         "policy_bounds",
         &["a_waiter_is_ended_at_the_queue_timeout_of_its_class_and_the_log_says_so"],
     ),
+    // Pinned maps and links, programs replaced in place, the held SYN sent by another controller.
+    (
+        "restart",
+        &[
+            "held_connects_stay_held_when_a_controller_is_killed_and_are_served_by_the_next",
+            "maps_of_another_abi_are_drained_and_replaced",
+        ],
+    ),
     // Following responses.
     (
         "response_end",

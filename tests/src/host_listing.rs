@@ -1,0 +1,97 @@
+//! Everything that a controller can leave on a host, listed, to be compared before and after.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::cgroup::cgroup2_mount;
+use crate::clock::poll_until;
+use crate::kernel_state::bpftool;
+
+/// The kernel's objects by kind, cgroups, pins and control files.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostListing(BTreeSet<String>);
+
+#[derive(Debug, Deserialize)]
+struct Object {
+    id: u32,
+    #[serde(default)]
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+impl HostListing {
+    pub fn now() -> Result<Self> {
+        let mut all = BTreeSet::new();
+        for what in ["prog", "map", "link"] {
+            let objects: Vec<Object> = bpftool(&[what, "show"])?;
+            all.extend(
+                objects
+                    .into_iter()
+                    // The service manager loads firewalls of its own at any time.
+                    .filter(|object| !object.name.starts_with("sd_"))
+                    .map(|Object { id, name, kind }| format!("{what} {id} {kind} {name}")),
+            );
+        }
+        for directory in [cgroup2_mount()?, "/sys/fs/bpf".into(), "/run/shaper".into()] {
+            walk(&directory, &mut all)
+                .with_context(|| format!("cannot list {}", directory.display()))?;
+        }
+        Ok(Self(all))
+    }
+
+    /// Waits until nothing more is there than was, and nothing less. The kernel frees objects a moment after their last
+    /// user has gone.
+    ///
+    /// # Errors
+    /// If that is not so after a few seconds; the message lists the differences.
+    pub fn ensure_unchanged(&self) -> Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let mut now = Self::now()?;
+        poll_until(PATIENCE, || {
+            if now == *self {
+                return Some(Ok(()));
+            }
+            Self::now().map(|again| now = again).err().map(Err)
+        })
+        .unwrap_or(Ok(()))?;
+        let more: Vec<_> = now.0.difference(&self.0).collect();
+        let less: Vec<_> = self.0.difference(&now.0).collect();
+        ensure!(
+            more.is_empty() && less.is_empty(),
+            "left behind: {more:#?}; gone: {less:#?}"
+        );
+        Ok(())
+    }
+
+    /// The paths that have `part` in them.
+    pub fn with(&self, part: &str) -> Vec<&String> {
+        self.0.iter().filter(|entry| entry.contains(part)).collect()
+    }
+}
+
+/// Directories and, outside of the cgroup tree with its thousands of settings, files.
+fn walk(directory: &Path, all: &mut BTreeSet<String>) -> Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    all.insert(directory.display().to_string());
+    let is_cgroup = directory.join("cgroup.procs").exists();
+    for entry in entries {
+        let entry = entry?;
+        let path: PathBuf = entry.path();
+        if entry.file_type()?.is_dir() {
+            walk(&path, all)?;
+        } else if !is_cgroup {
+            all.insert(path.display().to_string());
+        }
+    }
+    Ok(())
+}
