@@ -10,7 +10,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PORT = int(sys.argv[1]) if len(sys.argv) > 1 else 8080
-SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 20.0
+SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
 
 lock = threading.Lock()
 at_once = 0

@@ -233,6 +233,22 @@ impl Replay {
         }
     }
 
+    /// How many requests the gateway had from each time on, counted from the first call.
+    pub fn at_gateway(&self) -> Vec<(Duration, usize)> {
+        let Some(first) = self.calls.iter().map(|(_, call)| call.started).min() else {
+            return Vec::new();
+        };
+        let mut there = 0_usize;
+        let step = |(at, change): (Moment, isize)| {
+            there = there.saturating_add_signed(change);
+            (at.since(first), there)
+        };
+        changes(&self.tally.requests)
+            .into_iter()
+            .map(step)
+            .collect()
+    }
+
     fn prompt_wait(&self) -> Option<Duration> {
         let (_, call) = self.calls.iter().find(|(role, _)| *role == Role::Prompt)?;
         let label = format!("{}-0", Role::Prompt);
@@ -246,8 +262,8 @@ impl Replay {
     }
 }
 
-/// How long there were more than `limit` of them.
-fn time_above(requests: &[RequestRecord], limit: usize) -> Duration {
+/// Arrivals and ends, in the order of time.
+fn changes(requests: &[RequestRecord]) -> Vec<(Moment, isize)> {
     let mut changes: Vec<(Moment, isize)> = requests
         .iter()
         .flat_map(|request| {
@@ -257,9 +273,14 @@ fn time_above(requests: &[RequestRecord], limit: usize) -> Duration {
         .flatten()
         .collect();
     changes.sort_unstable();
+    changes
+}
+
+/// How long there were more than `limit` of them.
+fn time_above(requests: &[RequestRecord], limit: usize) -> Duration {
     let mut above = Duration::ZERO;
     let mut there = 0;
-    for pair in changes.windows(2) {
+    for pair in changes(requests).windows(2) {
         let [(from, change), (to, _)] = pair else {
             continue;
         };

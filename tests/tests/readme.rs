@@ -15,7 +15,7 @@ use shaper_tests::terminal::Terminal;
 
 /// For a program to come up; with `SHAPER_LONG=1` one of them is built first.
 fn patience() -> Duration {
-    Scale::asked().pick(Duration::from_secs(900), Duration::from_secs(60))
+    Scale::asked().pick(Duration::from_secs(900), Duration::from_secs(90))
 }
 
 const CTRL_C: &str = "\x03";
@@ -42,7 +42,7 @@ enum Then {
 const STEPS: [(&str, Then); 8] = [
     (
         "python3 docs/examples/slow-gateway.py",
-        Then::Stays(&["listening on 127.0.0.1:8080"]),
+        Then::Stays(&["listening on 127.0.0.1:8080", "60 s for each answer"]),
     ),
     ("cargo xtask run", Then::Stays(&["127.0.0.1:9797"])),
     ("sudo install", Then::Ends(&[])),
@@ -90,7 +90,9 @@ fn run(terminal: &mut Terminal, commands: &str, mark: usize) -> Result<()> {
         let ends = screen.lines().filter_map(|line| line.split_once(&end));
         ends.map(|(_, code)| code.trim()).any(|code| code != "$?")
     };
-    let screen = terminal.wait_until("the end of the step", is_over)?;
+    poll_until(patience(), || is_over(&terminal.screen()).then_some(()))
+        .with_context(|| format!("{commands:?} did not end"))?;
+    let screen = terminal.screen();
     ensure!(screen.contains(&format!("{end}0")), "it failed:\n{screen}");
     Ok(())
 }
@@ -191,7 +193,7 @@ fn close(terminals: &mut Terminals) -> Result<()> {
     yours.wait_until("the shell", |screen| !screen.contains("q quit"))?;
     if Scale::asked() == Scale::Full {
         let all = |screen: &str| screen.matches("answered").count() == 3;
-        poll_until(Duration::from_secs(120), || {
+        poll_until(Duration::from_secs(300), || {
             all(&yours.screen()).then_some(())
         })
         .with_context(|| format!("three answers did not come:\n{}", yours.screen()))?;

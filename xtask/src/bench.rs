@@ -13,6 +13,7 @@ use crate::{
 /// The page that a full run renews, and the figures it keeps, relative to the workspace.
 const PAGE: &str = "docs/benchmarks.md";
 const RESULTS: &str = "target/bench/results.json";
+const PLOT: &str = "docs/incident.svg";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -22,6 +23,9 @@ pub struct Args {
     /// Renew the page's tables with the latest figures of every benchmark
     #[arg(long)]
     page: bool,
+    /// Draw the incident anew, as docs/incident.svg
+    #[arg(long)]
+    plot: bool,
 }
 
 /// Builds everything for speed and becomes the benchmarks (`tests/src/bin/bench`).
@@ -56,6 +60,9 @@ pub fn run(args: &Args) -> Result<()> {
     bench.arg("--results").arg(workspace::root().join(RESULTS));
     if args.page || args.benchmark.is_none() {
         bench.arg("--page").arg(workspace::root().join(PAGE));
+    }
+    if args.plot {
+        bench.arg("--plot").arg(workspace::root().join(PLOT));
     }
     show(&bench);
     Err(bench.exec()).context("cannot start the benchmarks")

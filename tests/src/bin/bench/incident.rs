@@ -1,16 +1,21 @@
 //! `incident`: what happened without shaper, again, and with what would have prevented it.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::Path,
+};
 
 use anyhow::{Context, Result};
 use shaper_tests::{
     controller::Controller,
-    incident::{Figures, Incident, LIMIT},
+    incident::{BEARS, Incident, LIMIT, Replay},
     stage::Stage,
 };
 
 use crate::{
     haproxy::{Forward, Haproxy},
+    plot::{Panel, Plot},
     progress::Progress,
     report::{Cell, Goal, Report, Table, Unit},
 };
@@ -28,13 +33,13 @@ impl Guard {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Nothing => "without",
+            Self::Nothing => "without shaper",
             Self::Shaper => "shaper",
             Self::Haproxy => "HAProxy, maxconn and queue",
         }
     }
 
-    fn replay(self) -> Result<Figures> {
+    fn replay(self) -> Result<Replay> {
         let stage = Stage::set()?;
         let incident = Incident::full();
         let gateway = incident.gateway()?;
@@ -56,11 +61,12 @@ impl Guard {
                 (None, Some(Haproxy::start(None, &[forward])?))
             }
         };
-        Ok(incident.replay(&stage, &gateway, front)?.figures())
+        incident.replay(&stage, &gateway, front)
     }
 }
 
-pub fn run() -> Result<Report> {
+/// Replays it, and draws it as `plot` if there is one.
+pub fn run(plot: Option<&Path>) -> Result<Report> {
     let progress = Progress::new("incident", Guard::ALL.len());
     let head = [
         "guard",
@@ -78,9 +84,20 @@ pub fn run() -> Result<Report> {
         &head,
     );
     let mut goals = Vec::new();
+    let mut panels = Vec::new();
     for guard in Guard::ALL {
         progress.step(guard.name());
-        let figures = guard.replay()?;
+        let replay = guard.replay()?;
+        let figures = replay.figures();
+        panels.push(Panel {
+            title: format!(
+                "{}: {} of {} calls answered",
+                guard.name(),
+                figures.answered,
+                figures.calls
+            ),
+            steps: replay.at_gateway(),
+        });
         let nanos =
             |time: std::time::Duration| Cell::Value(time.as_nanos() as f64, Unit::Nanoseconds);
         let answered = figures.answered as f64 / figures.calls as f64;
@@ -103,10 +120,25 @@ pub fn run() -> Result<Report> {
             });
         }
     }
+    if let Some(path) = plot {
+        fs::write(path, picture(panels).svg())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(Report {
         tables: vec![table],
         goals,
     })
+}
+
+fn picture(panels: Vec<Panel>) -> Plot<'static> {
+    Plot {
+        title: "Requests at the gateway during the incident",
+        description: "How many requests the gateway has at a time, without shaper, with it, and with HAProxy. It serves eight at \
+                      once, and gets nothing done while it has more than twelve.",
+        panels,
+        levels: &[(LIMIT, "serves"), (BEARS, "bears")],
+        too_much: BEARS,
+    }
 }
 
 /// One that was free a moment ago.

@@ -16,6 +16,7 @@ mod memory;
 mod nfqueue;
 mod order;
 mod page;
+mod plot;
 mod policy;
 mod programs;
 mod progress;
@@ -52,6 +53,9 @@ enum Role {
         /// Renew the tables of this page
         #[arg(long)]
         page: Option<PathBuf>,
+        /// Draw the incident there, as an SVG
+        #[arg(long)]
+        plot: Option<PathBuf>,
     },
     /// A client: takes orders from standard input
     #[command(hide = true)]
@@ -77,10 +81,12 @@ fn perform(role: Role) -> Result<()> {
             benchmark,
             results,
             page,
+            plot,
         } => suite::run(&Plan {
             benchmark,
             results,
             page,
+            plot,
         }),
         Role::Worker => worker::serve(),
         Role::Verdicts { queue } => nfqueue::accept_all(queue),

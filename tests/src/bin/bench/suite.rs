@@ -43,7 +43,7 @@ impl Benchmark {
         value.get_name().to_owned()
     }
 
-    fn run(self) -> Result<Report> {
+    fn run(self, plan: &Plan) -> Result<Report> {
         match self {
             Self::Connect => connect::run(),
             Self::Transfer => transfer::run(),
@@ -51,7 +51,7 @@ impl Benchmark {
             Self::Handover => handover::run(),
             Self::Memory => memory::run(),
             Self::Policy => policy::run(),
-            Self::Incident => incident::run(),
+            Self::Incident => incident::run(plan.plot.as_deref()),
         }
     }
 }
@@ -62,6 +62,8 @@ pub struct Plan {
     pub benchmark: Option<Benchmark>,
     pub results: PathBuf,
     pub page: Option<PathBuf>,
+    /// Where the incident is drawn.
+    pub plot: Option<PathBuf>,
 }
 
 /// All figures there are: of this run, and of earlier ones for what did not run now.
@@ -87,7 +89,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     );
     let mut failed = Vec::new();
     for benchmark in benchmarks {
-        match benchmark.run() {
+        match benchmark.run(plan) {
             Ok(report) => {
                 println!("## {}\n\n{}", benchmark.name(), text(&report));
                 results.reports.insert(benchmark, report);
