@@ -9,16 +9,26 @@ use crate::{
 
 /// What the lane is doing and why, at the time of the snapshot, and what is odd about its gateway.
 pub fn diagnosis(lane: &LaneSnapshot, at: Timestamp) -> String {
-    let doing = doing(lane, at);
-    match lane.diagnosis_reason.as_deref() {
-        // Its own sentence has the reason.
-        Some(_) if lane.diagnosis == Diagnosis::GatewayDegraded => doing,
-        Some(reason) => format!("{doing} {}.", capitalised(reason)),
-        None => doing,
-    }
+    let sentences = [Some(doing(lane, at)), reason(lane)];
+    sentences
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
-fn doing(lane: &LaneSnapshot, at: Timestamp) -> String {
+/// What there is to add to what the lane is doing: who asked for it, or what is odd about its gateway.
+pub fn reason(lane: &LaneSnapshot) -> Option<String> {
+    // Its own sentence has the reason.
+    if lane.diagnosis == Diagnosis::GatewayDegraded {
+        return None;
+    }
+    let reason = lane.diagnosis_reason.as_deref()?;
+    Some(format!("{}.", capitalised(reason)))
+}
+
+/// What the lane is doing, at the time of the snapshot.
+pub fn doing(lane: &LaneSnapshot, at: Timestamp) -> String {
     match lane.diagnosis {
         Diagnosis::Ok if lane.inflight == 0 => "Nothing is in flight and nothing waits.".to_owned(),
         Diagnosis::Ok => format!(

@@ -193,13 +193,14 @@ fn lane_detail(
         .title(Line::styled(format!(" {name} "), theme.title));
     let inner = block.inner(area);
     frame.render_widget(block, area);
+    let facts = facts(model, lane, theme);
     let [about, graphs, waiters] = Layout::vertical([
-        Constraint::Length(2),
+        Constraint::Length(facts.len() as u16),
         Constraint::Length(GRAPH + 1),
         Constraint::Min(0),
     ])
     .areas(inner);
-    frame.render_widget(Paragraph::new(facts(model, lane, theme)), about);
+    frame.render_widget(Paragraph::new(facts), about);
     let [in_flight, queued] = Layout::horizontal([Constraint::Fill(1); 2])
         .spacing(2)
         .areas(graphs);
@@ -215,9 +216,8 @@ fn lane_detail(
     waiter_list(frame, waiters, model, lane, theme);
 }
 
-/// Two lines: what the lane is doing, and its last five minutes.
+/// A line each: what the lane is doing, what there is to add, and its last five minutes.
 fn facts(model: &Model, lane: &LaneSnapshot, theme: &Theme) -> Vec<Line<'static>> {
-    let said = words::diagnosis(lane, model.seen());
     let mut recent = format!(
         "5 min: half waited {} or less, p90 {}",
         format::duration(lane.wait_p50_5m),
@@ -231,10 +231,13 @@ fn facts(model: &Model, lane: &LaneSnapshot, theme: &Theme) -> Vec<Line<'static>
             recent += &format!(", {count} {what}");
         }
     }
-    vec![
-        Line::styled(said, theme.state(lane.diagnosis)),
-        Line::styled(recent, theme.dim),
-    ]
+    let said = [Some(words::doing(lane, model.seen())), words::reason(lane)];
+    let said = said.into_iter().flatten();
+    let mut lines: Vec<_> = said
+        .map(|said| Line::styled(said, theme.state(lane.diagnosis)))
+        .collect();
+    lines.push(Line::styled(recent, theme.dim));
+    lines
 }
 
 /// The newest value at the right. The scale is at least `scale`, so that a full lane looks full.
