@@ -16,7 +16,7 @@ mod lanes;
 mod leave;
 mod lingering;
 mod memory;
-mod message;
+pub(crate) mod message;
 mod names;
 mod nudge;
 mod parking;

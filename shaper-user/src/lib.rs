@@ -10,6 +10,8 @@ pub mod control;
 pub mod controller;
 pub mod doctor;
 pub mod format;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod handle;
 pub mod history;
 pub mod kernel;

@@ -6,11 +6,15 @@ mod command;
 mod demo;
 mod docs;
 mod executables;
+mod fuzz;
 mod kernel_object;
+mod miri;
+mod nightly;
 mod package;
 mod promtool;
 mod reproducible;
 mod run;
+mod sanitize;
 mod setup;
 mod strip;
 mod test;
@@ -44,6 +48,12 @@ enum Command {
     Bench(bench::Args),
     /// Renew the reference pages in docs/ from what the program knows, and build the book
     Docs(docs::Args),
+    /// Let libFuzzer invent configurations, requests, packets and the like (nightly compiler, cargo-fuzz)
+    Fuzz(fuzz::Args),
+    /// Run the libraries' tests under AddressSanitizer and LeakSanitizer (nightly compiler)
+    Sanitize(sanitize::Args),
+    /// Run the tests of the shared crate and of the policy in Miri (nightly compiler with the component miri)
+    Miri,
     /// Build the kernel object from source and refresh the checked-in one
     BuildEbpf(build_ebpf::Args),
     /// Build the Debian package, below target/package
@@ -75,6 +85,9 @@ impl Command {
             Self::Demo => demo::run(),
             Self::Bench(args) => bench::run(args),
             Self::Docs(args) => docs::run(args),
+            Self::Fuzz(args) => fuzz::run(args),
+            Self::Sanitize(args) => sanitize::run(args),
+            Self::Miri => miri::run(),
             Self::BuildEbpf(args) => build_ebpf::run(args),
             Self::Package(args) => package::run(args),
             Self::Setup(args) => setup::run(args),

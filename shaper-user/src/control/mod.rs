@@ -2,7 +2,7 @@
 
 mod client;
 mod peer;
-mod protocol;
+pub(crate) mod protocol;
 mod server;
 mod socket;
 

@@ -130,7 +130,7 @@ pub enum DecodeError {
 }
 
 /// The line that says `body`, newline included.
-pub(super) fn encode<T: Serialize>(body: &T) -> serde_json::Result<Vec<u8>> {
+pub(crate) fn encode<T: Serialize>(body: &T) -> serde_json::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(&Message {
         version: PROTOCOL,
         body,
@@ -143,7 +143,7 @@ pub(super) fn encode<T: Serialize>(body: &T) -> serde_json::Result<Vec<u8>> {
 ///
 /// # Errors
 /// When it is not JSON, of another version, or not a `T`.
-pub(super) fn decode<T: DeserializeOwned>(line: &[u8]) -> Result<T, DecodeError> {
+pub(crate) fn decode<T: DeserializeOwned>(line: &[u8]) -> Result<T, DecodeError> {
     // The version first: of a newer peer's line nothing else can be relied on.
     #[derive(Deserialize)]
     struct Version {

@@ -93,6 +93,11 @@ pub struct GatewayErrors {
     pub server_error: u64,
 }
 
+/// Adds to a count, which in a file that was changed by hand is as large as anybody likes.
+fn add(count: &mut u64, more: u64) {
+    *count = count.saturating_add(more);
+}
+
 impl LaneHour {
     /// Adds what is new.
     pub fn merge(&mut self, new: &Self) {
@@ -116,10 +121,10 @@ impl LaneHour {
 impl ClassHour {
     /// Adds what is new.
     pub fn merge(&mut self, new: &Self) {
-        self.starts += new.starts;
+        add(&mut self.starts, new.starts);
         self.peak = self.peak.max(new.peak);
         self.waits.merge(&new.waits);
-        self.wait_total += new.wait_total;
+        self.wait_total = self.wait_total.saturating_add(new.wait_total);
         self.ends.merge(&new.ends);
         self.gateway_errors.merge(&new.gateway_errors);
     }
@@ -155,12 +160,12 @@ impl Ends {
     }
 
     fn merge(&mut self, new: &Self) {
-        self.completed += new.completed;
-        self.abandoned += new.abandoned;
-        self.failed += new.failed;
-        self.left_queue += new.left_queue;
-        self.queue_timeout += new.queue_timeout;
-        self.refused += new.refused;
+        add(&mut self.completed, new.completed);
+        add(&mut self.abandoned, new.abandoned);
+        add(&mut self.failed, new.failed);
+        add(&mut self.left_queue, new.left_queue);
+        add(&mut self.queue_timeout, new.queue_timeout);
+        add(&mut self.refused, new.refused);
     }
 }
 
@@ -179,24 +184,28 @@ impl GatewayErrors {
     }
 
     pub fn total(&self) -> u64 {
-        self.refused
-            + self.unreachable
-            + self.connect_timeout
-            + self.reset
-            + self.unanswered
-            + self.throttled
-            + self.throttled_under_limit
-            + self.server_error
+        [
+            self.refused,
+            self.unreachable,
+            self.connect_timeout,
+            self.reset,
+            self.unanswered,
+            self.throttled,
+            self.throttled_under_limit,
+            self.server_error,
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
     }
 
     fn merge(&mut self, new: &Self) {
-        self.refused += new.refused;
-        self.unreachable += new.unreachable;
-        self.connect_timeout += new.connect_timeout;
-        self.reset += new.reset;
-        self.unanswered += new.unanswered;
-        self.throttled += new.throttled;
-        self.throttled_under_limit += new.throttled_under_limit;
-        self.server_error += new.server_error;
+        add(&mut self.refused, new.refused);
+        add(&mut self.unreachable, new.unreachable);
+        add(&mut self.connect_timeout, new.connect_timeout);
+        add(&mut self.reset, new.reset);
+        add(&mut self.unanswered, new.unanswered);
+        add(&mut self.throttled, new.throttled);
+        add(&mut self.throttled_under_limit, new.throttled_under_limit);
+        add(&mut self.server_error, new.server_error);
     }
 }

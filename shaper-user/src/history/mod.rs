@@ -20,3 +20,5 @@ pub use tally::{Batch, Tally, WallClock, Windows};
 
 #[cfg(test)]
 pub(crate) use report::samples;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use store::survives;

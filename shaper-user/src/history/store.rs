@@ -10,6 +10,8 @@ use redb::{
     TableDefinition,
 };
 
+#[cfg(any(test, feature = "fuzz"))]
+use super::tally::{Tally, WallClock};
 use super::{
     hour::{Hour, LaneHour},
     tally::{Batch, News, Windows},
@@ -205,6 +207,19 @@ fn encode<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, redb::Error> {
 /// What another version has written in a way that this one cannot read is as good as not there.
 fn decode<T: serde::de::DeserializeOwned + Default>(bytes: &[u8]) -> T {
     serde_json::from_slice(bytes).unwrap_or_default()
+}
+
+/// Shows what is made of any value that the file may hold, see [`crate::fuzz`].
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn survives(bytes: &[u8]) {
+    let mut hour: LaneHour = decode(bytes);
+    hour.merge(&hour.clone());
+    let total = hour.total();
+    assert!(total.wait_mean() <= total.wait_total);
+    total.wait_p90();
+    total.gateway_errors.total();
+    let clock = WallClock::new(crate::policy::Ns(0), jiff::Timestamp::UNIX_EPOCH);
+    Tally::new(clock).resume(&decode(bytes));
 }
 
 #[cfg(test)]

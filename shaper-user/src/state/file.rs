@@ -29,7 +29,11 @@ pub(super) fn read(path: &Path) -> Option<State> {
     }
 }
 
-fn parse(text: &str) -> Result<State, String> {
+/// Reads the text of the file.
+///
+/// # Errors
+/// Why it cannot be used: not JSON, of another version, or not this layout.
+pub(crate) fn parse(text: &str) -> Result<State, String> {
     #[derive(serde::Deserialize)]
     struct Versioned {
         version: u32,

@@ -4,7 +4,7 @@
 //! are wall-clock times, the only ones that mean something after a reboot. It is a memory and no configuration: what it
 //! says of lanes that are gone, or that no longer adapt, is dropped; and if it cannot be read it is set aside.
 
-mod file;
+pub(crate) mod file;
 mod keeper;
 
 use std::{collections::BTreeMap, time::Duration};

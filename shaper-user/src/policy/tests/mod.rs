@@ -17,10 +17,20 @@ mod world;
 
 use std::{collections::BTreeMap, time::Duration};
 
+use proptest::test_runner::Config as ProptestConfig;
+
 use super::*;
 use world::World;
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// How many cases a property is tried on: `usual` unless `PROPTEST_CASES` says otherwise.
+fn cases(usual: u32) -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(usual),
+    }
+}
 
 /// A lane with this limit and nothing else that could stand in the way.
 fn rules(max_inflight: u32) -> LaneRules {

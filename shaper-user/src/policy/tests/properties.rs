@@ -310,7 +310,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(cases(300))]
 
     /// D2, A4, E2, E4, A9: whatever happens and however late or lost the news: credits and slots stay within the budget,
     /// the reserve is not taken by others, nobody is passed (all checked at every step), and nothing is left at the end.

@@ -403,7 +403,7 @@ fn before() -> impl Strategy<Value = Before> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(cases(150))]
 
     /// A21: the shadow is at every step what an enforcing lane is with the same arrivals and ends, and asks for nothing.
     #[test]

@@ -81,7 +81,7 @@ impl Siege {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(cases(48))]
 
     /// A6: under an endless flood of more urgent work, far beyond what the limit can serve, a bulk waiter waits two steps of
     /// aging and then for those who came before it, also where a reserve stands between it and the last slots.
