@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use nix::errno::Errno;
+use serde::Deserialize;
 use shaper_tests::client::{ProbeReport, Running, finish_all, probe};
 use shaper_tests::clock::poll_until;
 use shaper_tests::controller::Controller;
 use shaper_tests::gateway::{Answer, Gateway, Latch};
 use shaper_tests::lane_file::LaneFile;
+use shaper_tests::script::script;
 use shaper_tests::stage::Stage;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -92,6 +94,45 @@ fn a_waiter_is_ended_at_the_queue_timeout_of_its_class_and_the_log_says_so() -> 
         });
         assert!(told, "no line with {class} and {words:?} in\n{log}");
     }
+    Ok(())
+}
+
+#[derive(Debug, Deserialize)]
+struct Ended {
+    errno: i32,
+}
+
+/// Binds its socket to an interface while its connect is held, which takes no privilege.
+const BINDS_WHILE_IT_WAITS: &str = r#"
+connection = socket.socket()
+connection.setblocking(False)
+connection.connect_ex((HOST, PORT))
+connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+select.select([], [connection], [], 30)
+report(errno=connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+"#;
+
+/// A3: so is one whose socket has hidden from look-ups by its addresses.
+#[test]
+fn a_waiter_that_binds_to_an_interface_is_ended_all_the_same() -> Result<()> {
+    let stage = Stage::set()?;
+    let release = Latch::shut();
+    let gateway = Gateway::answering(Answer::once_open(&release))?;
+    let lane = LaneFile::over(gateway.addresses())
+        .limit(1)
+        .timeout(Duration::from_secs(1));
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", lane)?
+        .start()?;
+    let holder = probe(gateway.address(), "holder")?.spawn_in(&stage.default)?;
+    controller.wait_for("gateway", 1, 0)?;
+    let ended = script::<Ended>("binds", &gateway, BINDS_WHILE_IT_WAITS)
+        .spawn_in(&stage.default)?
+        .finish(PATIENCE)?;
+    assert_eq!(Errno::from_raw(ended.0.errno), Errno::ECONNABORTED);
+    controller.wait_for("gateway", 1, 0)?;
+    release.open();
+    holder.finish(PATIENCE)?.answered()?;
     Ok(())
 }
 

@@ -180,7 +180,19 @@ impl Controller {
         let destroyed = self
             .namespaces
             .open(view.netns(), view.record.pid)
-            .and_then(|namespace| namespace.diag.destroy(&view.route(), view.record.cookie));
+            .and_then(|namespace| {
+                let destroyed = namespace.diag.destroy(&view.route(), view.record.cookie);
+                match &destroyed {
+                    // The end of a socket frees its record at once. This one has bound itself to an interface.
+                    Err(error)
+                        if error.kind() == io::ErrorKind::NotFound
+                            && self.tables.view(id).is_some() =>
+                    {
+                        namespace.diag.destroy_anywhere(view.record.cookie)
+                    }
+                    _ => destroyed,
+                }
+            });
         match destroyed {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

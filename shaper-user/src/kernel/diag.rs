@@ -99,6 +99,24 @@ impl Diag {
         })
     }
 
+    /// The same, whatever the socket's addresses and interface are by now: looks at every socket of the namespace for them.
+    ///
+    /// # Errors
+    /// As [`Diag::destroy`].
+    pub fn destroy_anywhere(&self, cookie: u64) -> io::Result<()> {
+        let mut found = None;
+        self.dump(ALL_STATES, |socket| {
+            if cookie_in(socket) == Some(cookie) {
+                found = Request::about(socket);
+            }
+        })?;
+        self.exchange(&Request {
+            kind: SOCK_DESTROY,
+            flags: (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16,
+            ..found.ok_or(io::ErrorKind::NotFound)?
+        })
+    }
+
     /// All connected TCP sockets of the namespace, both families. Before Linux 5.9 their cgroups are not told, and the
     /// list is empty.
     ///
@@ -254,6 +272,20 @@ impl Request {
             request.remote[..4].copy_from_slice(&remote);
         }
         request
+    }
+
+    /// About the socket that a `struct inet_diag_msg` tells of: its family, and its `struct inet_diag_sockid`.
+    fn about(message: &[u8]) -> Option<Self> {
+        let family = i32::from(*message.first()?);
+        Some(Self {
+            local_port: message.get(4..6)?.try_into().ok()?,
+            remote_port: message.get(6..8)?.try_into().ok()?,
+            local: message.get(8..24)?.try_into().ok()?,
+            remote: message.get(24..40)?.try_into().ok()?,
+            ifindex: u32_at(message, 40)?,
+            cookie: [u32_at(message, 44)?, u32_at(message, 48)?],
+            ..Self::about_tcp(family, ALL_STATES)
+        })
     }
 
     /// About TCP sockets of one family in these states.
