@@ -32,6 +32,8 @@ pub const fn loss_is_near(age_ns: u64, fail_after_ns: u64, within_ns: u64) -> bo
 pub struct Globals {
     /// `CLOCK_MONOTONIC` in nanoseconds at the controller's last sign of life; 0 while it is not enforcing.
     pub heartbeat_ns: SharedU64,
+    /// Cookie of the network namespace in which answers of name servers are believed; 0: no name is followed.
+    pub dns_netns: SharedU64,
     /// Age in nanoseconds at which the heartbeat counts as lost.
     pub fail_after_ns: SharedU64,
     /// An [`OnLoss`] by number.
@@ -40,7 +42,7 @@ pub struct Globals {
     pub abi_version: crate::SharedU32,
 }
 
-const _: () = assert!(size_of::<Globals>() == 24);
+const _: () = assert!(size_of::<Globals>() == 32);
 
 #[cfg(test)]
 mod tests {

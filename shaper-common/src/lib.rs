@@ -13,8 +13,10 @@ mod account;
 mod class;
 mod conn;
 mod counter;
+mod dns;
 mod endpoint;
 mod event;
+mod follow;
 mod gate;
 mod globals;
 mod lane;
@@ -27,8 +29,12 @@ pub use account::{Account, AccountKey};
 pub use class::{CLASS_COUNT, CgroupClass, Class};
 pub use conn::{Conn, ConnId, END_KNOWN, HEADER_CAPACITY, HeldHeader, Protocol, Tuple};
 pub use counter::{COUNTER_COUNT, Counter};
+pub use dns::{Found, FromNameServer, NAME_CAPACITY, NAME_SERVER_PORT, Walk, WireName, wire_name};
 pub use endpoint::{Endpoint, EndpointKey, PORT_BITS};
 pub use event::{CONNECT_PATIENCE_NS, Event, EventKind, Failure, Fate, GLIMPSE_CAPACITY, Glimpse};
+pub use follow::{
+    Followed, LearntKey, MAX_FOLLOWED, MAX_LEARNT, MAX_NAME_SERVERS, MAX_TARGETS, Target,
+};
 pub use gate::{Gate, GateWord};
 pub use globals::{Globals, OnLoss, loss_is_near};
 pub use lane::{ANY_ERRNO_MAX, LANE_NAME_BYTES, Lane, LaneMode};
@@ -61,11 +67,11 @@ pub const CAS_TRIES: u32 = 8;
 
 /// The version of everything in this crate that both sides must agree on. A controller adopts a running instance's
 /// maps only when this matches; raise it with every change to a map, a layout or the meaning of a field.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 #[cfg(feature = "user")]
 mod pod {
-    use crate::{AccountKey, CgroupClass, ConnId, EndpointKey, Event};
+    use crate::{AccountKey, CgroupClass, ConnId, EndpointKey, Event, Followed, LearntKey};
 
     // SAFETY: `repr(C)`, no padding (asserted beside each type), every bit pattern valid.
     unsafe impl aya::Pod for AccountKey {}
@@ -77,4 +83,8 @@ mod pod {
     unsafe impl aya::Pod for Event {}
     // SAFETY: as above.
     unsafe impl aya::Pod for ConnId {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Followed {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for LearntKey {}
 }

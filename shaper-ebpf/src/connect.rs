@@ -80,7 +80,7 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     // SAFETY: as above.
     let (kind, protocol) = unsafe { ((*ctx.sock_addr).type_, (*ctx.sock_addr).protocol) };
     if kind == SOCK_DGRAM {
-        return udp::datagram(endpoint);
+        return udp::datagram(ctx, endpoint);
     }
     if kind != SOCK_STREAM || protocol != IPPROTO_TCP {
         return ALLOW;

@@ -1,4 +1,4 @@
-//! A packet reaches a socket: follow the response. Nothing is ever dropped here.
+//! A packet reaches a socket: follow the response, or the name server's answer. Nothing is ever dropped here.
 
 use aya_ebpf::programs::SkBuffContext;
 use shaper_common::{
@@ -7,6 +7,7 @@ use shaper_common::{
 };
 
 use crate::{
+    dns,
     emit::{Urgency, emit, micros_between, now_ns},
     glimpse, packet, record,
     slot::{self, Purse},
@@ -20,39 +21,46 @@ const FARTHEST_AHEAD: u32 = 1 << 26;
 
 #[inline(always)]
 pub fn packet(ctx: &SkBuffContext) -> i32 {
-    if let Some(governed) = packet::governed(ctx)
-        && let Ok(segment) = packet::segment(ctx)
-    {
-        if segment.payload_len == 0 {
-            note_reset(ctx, &governed, &segment);
-            return PASS;
-        }
-        let start = segment.sequence;
-        // SAFETY: points into the array map. Two CPUs can receive for one socket only while its route changes; the
-        // worst that could come of it is a wrong guess about the end of a response, which an overrun mends.
-        let conn = unsafe { &mut *governed.conn };
-        let end = start.wrapping_add(segment.payload_len);
-        // This program runs before TCP looks at sequence numbers (`tcp_v4_rcv`: `tcp_filter`). What the gateway sends
-        // again, because an acknowledgement was lost or held back here, says nothing new; and what TCP will not take,
-        // for it lies far ahead, is a stray packet or a forged one.
-        if conn.established_ns != 0 {
-            let expected = packet::received(ctx);
-            if !seq_after(end, expected) || seq_after(start, expected.wrapping_add(FARTHEST_AHEAD))
-            {
-                return PASS;
-            }
-        }
-        let now = now_ns();
-        conn.rx_ns = now;
-        conn.rx_seq = end;
-        conn.rx_bytes += u64::from(segment.payload_len);
-        match governed.word.gate() {
-            Gate::Open => response(ctx, conn, &governed, &segment, start, now),
-            Gate::Parked if governed.word.is_guess() => overrun(ctx, conn, &governed, &segment),
-            _ => {}
-        }
+    match packet::governed(ctx) {
+        Some(governed) => from_gateway(ctx, &governed),
+        None => dns::packet(ctx),
     }
     PASS
+}
+
+/// A packet reaches a governed socket.
+#[inline(always)]
+fn from_gateway(ctx: &SkBuffContext, governed: &Governed) {
+    let Ok(segment) = packet::segment(ctx) else {
+        return;
+    };
+    if segment.payload_len == 0 {
+        note_reset(ctx, governed, &segment);
+        return;
+    }
+    let start = segment.sequence;
+    // SAFETY: points into the array map. Two CPUs can receive for one socket only while its route changes; the
+    // worst that could come of it is a wrong guess about the end of a response, which an overrun mends.
+    let conn = unsafe { &mut *governed.conn };
+    let end = start.wrapping_add(segment.payload_len);
+    // This program runs before TCP looks at sequence numbers (`tcp_v4_rcv`: `tcp_filter`). What the gateway sends
+    // again, because an acknowledgement was lost or held back here, says nothing new; and what TCP will not take,
+    // for it lies far ahead, is a stray packet or a forged one.
+    if conn.established_ns != 0 {
+        let expected = packet::received(ctx);
+        if !seq_after(end, expected) || seq_after(start, expected.wrapping_add(FARTHEST_AHEAD)) {
+            return;
+        }
+    }
+    let now = now_ns();
+    conn.rx_ns = now;
+    conn.rx_seq = end;
+    conn.rx_bytes += u64::from(segment.payload_len);
+    match governed.word.gate() {
+        Gate::Open => response(ctx, conn, governed, &segment, start, now),
+        Gate::Parked if governed.word.is_guess() => overrun(ctx, conn, governed, &segment),
+        _ => {}
+    }
 }
 
 /// A reset is noted, not believed: if TCP believes it too, the socket's end follows (`tcp_reset`). On a connection that is

@@ -13,6 +13,7 @@ mod access;
 mod classify;
 mod connect;
 mod count;
+mod dns;
 mod egress;
 mod emit;
 mod glimpse;
@@ -48,13 +49,13 @@ pub fn shaper_connect6(ctx: SockAddrContext) -> i32 {
 /// A datagram is sent to an IPv4 address without a connect. Linux 5.19, as above.
 #[cgroup_sock_addr(sendmsg4)]
 pub fn shaper_sendmsg4(ctx: SockAddrContext) -> i32 {
-    udp::datagram(connect::endpoint_v4(&ctx))
+    udp::datagram(&ctx, connect::endpoint_v4(&ctx))
 }
 
 /// A datagram is sent to an IPv6 address without a connect. Linux 5.19, as above.
 #[cgroup_sock_addr(sendmsg6)]
 pub fn shaper_sendmsg6(ctx: SockAddrContext) -> i32 {
-    udp::datagram(connect::endpoint_v6(&ctx))
+    udp::datagram(&ctx, connect::endpoint_v6(&ctx))
 }
 
 /// A packet leaves a socket. Linux 5.2: socket storage.

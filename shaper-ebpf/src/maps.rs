@@ -6,9 +6,12 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use shaper_common::{
-    Account, AccountKey, COUNTER_COUNT, CgroupClass, Conn, ConnId, EndpointKey, Event, Globals,
-    Lane, MAX_ACCOUNTS, MAX_CLASS_CGROUPS, MAX_CONNS, MAX_ENDPOINTS, MAX_LANES, RING_BYTES,
+    Account, AccountKey, COUNTER_COUNT, CgroupClass, Conn, ConnId, EndpointKey, Event, Followed,
+    Globals, Lane, LearntKey, MAX_ACCOUNTS, MAX_CLASS_CGROUPS, MAX_CONNS, MAX_ENDPOINTS,
+    MAX_FOLLOWED, MAX_LANES, MAX_LEARNT, MAX_NAME_SERVERS, RING_BYTES, WireName,
 };
+
+use crate::dns::Scratch;
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 
@@ -60,3 +63,32 @@ pub static EVENTS: RingBuf<Event, { RING_BYTES as usize }> = RingBuf::new();
 /// One element per [`Counter`](shaper_common::Counter).
 #[btf_map(name = "COUNTERS")]
 pub static COUNTERS: PerCpuArray<u64, { COUNTER_COUNT as usize }> = PerCpuArray::new();
+
+/// Host names whose answers are followed. Filled by the controller.
+#[btf_map(name = "FOLLOWED")]
+pub static FOLLOWED: HashMap<
+    WireName,
+    Followed,
+    { MAX_FOLLOWED as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
+
+/// Addresses of followed names, and when an answer last had them. Emptied by the controller.
+#[btf_map(name = "LEARNT")]
+pub static LEARNT: HashMap<
+    LearntKey,
+    u64,
+    { MAX_LEARNT as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
+
+/// Addresses of the host's name servers, IPv4 ones mapped; the value means nothing.
+#[btf_map(name = "NAME_SERVERS")]
+pub static NAME_SERVERS: HashMap<[u8; 16], u32, { MAX_NAME_SERVERS as usize }> = HashMap::new();
+
+/// The sockets that have asked one of them; the value means nothing.
+#[btf_map(name = "ASKERS")]
+pub static ASKERS: SkStorage<u32> = SkStorage::new();
+
+#[btf_map(name = "DNS_SCRATCH")]
+pub static DNS_SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();

@@ -1,6 +1,9 @@
 //! Reading packets: the record of a packet's socket, its headers, pieces of its payload.
 
-use core::mem::{MaybeUninit, offset_of};
+use core::{
+    ffi::c_void,
+    mem::{MaybeUninit, offset_of},
+};
 
 use aya_ebpf::{
     EbpfContext,
@@ -18,13 +21,19 @@ use crate::{
 /// The record of the packet's socket.
 #[inline(always)]
 pub fn governed(ctx: &SkBuffContext) -> Option<Governed> {
-    // SAFETY: the context is valid for the run.
-    let sk = unsafe { (*ctx.skb.skb).__bindgen_anon_2.sk };
+    let sk = sk(ctx);
     if sk.is_null() {
         return None;
     }
     // SAFETY: a socket pointer from the context, not null.
-    unsafe { socket::governed(sk.cast()) }
+    unsafe { socket::governed(sk) }
+}
+
+/// The packet's socket, or null.
+#[inline(always)]
+pub fn sk(ctx: &SkBuffContext) -> *mut c_void {
+    // SAFETY: the context is valid for the run.
+    unsafe { (*ctx.skb.skb).__bindgen_anon_2.sk }.cast()
 }
 
 /// Reads the packet's headers by direct access: they are in the linear part, TCP has built or pulled them there.
@@ -33,17 +42,22 @@ pub fn governed(ctx: &SkBuffContext) -> Option<Governed> {
 /// As [`Segment::parse`].
 #[inline(always)]
 pub fn segment(ctx: &SkBuffContext) -> Result<Segment, SegmentError> {
+    Segment::parse(bytes(ctx), ctx.len())
+}
+
+/// The bytes of the packet's linear part, by their offset from the IP header.
+#[inline(always)]
+pub fn bytes(ctx: &SkBuffContext) -> impl Fn(u32) -> Option<u8> {
     let data = load_word::<_, { offset_of!(__sk_buff, data) }>(ctx.skb.skb);
     let end = load_word::<_, { offset_of!(__sk_buff, data_end) }>(ctx.skb.skb);
-    let byte = |offset: u32| {
+    move |offset: u32| {
         let at = data + offset as usize;
         if at + 1 > end {
             return None;
         }
         // SAFETY: within the packet, as just checked.
         Some(unsafe { *(at as *const u8) })
-    };
-    Segment::parse(byte, ctx.len())
+    }
 }
 
 /// The first bytes of the packet's payload: a TLS record header, or the start of anything else.
@@ -96,12 +110,11 @@ pub fn received(ctx: &SkBuffContext) -> u32 {
 /// TCP's view of the packet's socket, valid for the run.
 #[inline(always)]
 fn tcp_of(ctx: &SkBuffContext) -> Option<*mut bpf_tcp_sock_view> {
-    // SAFETY: the context is valid for the run.
-    let sk = unsafe { (*ctx.skb.skb).__bindgen_anon_2.sk };
+    let sk = sk(ctx);
     if sk.is_null() {
         return None;
     }
     // SAFETY: a socket pointer from the context, not null.
-    let tcp = unsafe { bpf_tcp_sock(sk) };
+    let tcp = unsafe { bpf_tcp_sock(sk.cast()) };
     if tcp.is_null() { None } else { Some(tcp) }
 }

@@ -2,7 +2,10 @@
 
 use core::{ffi::c_void, ptr};
 
-use aya_ebpf::{bindings::BPF_SK_STORAGE_GET_F_CREATE, helpers::generated::bpf_sk_storage_get};
+use aya_ebpf::{
+    bindings::BPF_SK_STORAGE_GET_F_CREATE, btf_maps::SkStorage,
+    helpers::generated::bpf_sk_storage_get,
+};
 use shaper_common::{Conn, ConnId, Gate, GateWord};
 
 use crate::maps::{CONNS, SOCKETS};
@@ -30,7 +33,7 @@ impl Governed {
 #[inline(always)]
 pub unsafe fn governed(sk: *mut c_void) -> Option<Governed> {
     // SAFETY: as promised by the caller.
-    let tag = unsafe { tag_of(sk, 0) }?;
+    let tag = unsafe { storage(&SOCKETS, sk) }?;
     // SAFETY: checked for null; socket storage outlives the program's run.
     let id = unsafe { *tag };
     let conn = CONNS.get_ptr_mut(id.index)?;
@@ -42,20 +45,40 @@ pub unsafe fn governed(sk: *mut c_void) -> Option<Governed> {
     Some(Governed { conn, id, word })
 }
 
-/// The storage of `sk`, made if absent. `None` when there is no memory for it.
+/// The tag of `sk`, made if absent. `None` when there is no memory for it.
 ///
 /// # Safety
 /// As for [`governed`].
 #[inline(always)]
 pub unsafe fn tag_or_create(sk: *mut c_void) -> Option<*mut ConnId> {
     // SAFETY: as promised by the caller.
-    unsafe { tag_of(sk, u64::from(BPF_SK_STORAGE_GET_F_CREATE)) }
+    unsafe { storage_or_create(&SOCKETS, sk) }
+}
+
+/// What `sk` has in `map`, if anything.
+///
+/// # Safety
+/// As for [`governed`].
+#[inline(always)]
+pub unsafe fn storage<T>(map: &SkStorage<T>, sk: *mut c_void) -> Option<*mut T> {
+    // SAFETY: as promised by the caller.
+    unsafe { storage_with(map, sk, 0) }
+}
+
+/// The same, made if absent. `None` when there is no memory for it.
+///
+/// # Safety
+/// As for [`governed`].
+#[inline(always)]
+pub unsafe fn storage_or_create<T>(map: &SkStorage<T>, sk: *mut c_void) -> Option<*mut T> {
+    // SAFETY: as promised by the caller.
+    unsafe { storage_with(map, sk, u64::from(BPF_SK_STORAGE_GET_F_CREATE)) }
 }
 
 #[inline(always)]
-unsafe fn tag_of(sk: *mut c_void, flags: u64) -> Option<*mut ConnId> {
-    let map = ptr::from_ref(&SOCKETS).cast_mut().cast();
+unsafe fn storage_with<T>(map: &SkStorage<T>, sk: *mut c_void, flags: u64) -> Option<*mut T> {
+    let map = ptr::from_ref(map).cast_mut().cast();
     // SAFETY: as promised by the callers.
-    let tag = unsafe { bpf_sk_storage_get(map, sk, ptr::null_mut(), flags) }.cast::<ConnId>();
-    if tag.is_null() { None } else { Some(tag) }
+    let value = unsafe { bpf_sk_storage_get(map, sk, ptr::null_mut(), flags) }.cast::<T>();
+    if value.is_null() { None } else { Some(value) }
 }

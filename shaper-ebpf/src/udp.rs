@@ -1,11 +1,12 @@
 //! UDP to a lane's endpoints would be QUIC, which bypasses the lane: refused, so that clients fall back to TCP.
 
-use aya_ebpf::helpers::generated::bpf_set_retval;
+use aya_ebpf::{helpers::generated::bpf_set_retval, programs::SockAddrContext};
 use shaper_common::{EndpointKey, LaneMode};
 
 use crate::{
     classify,
     connect::{ALLOW, DENY, lane_of},
+    dns,
     presence::controller_present,
     slot,
 };
@@ -14,7 +15,8 @@ const ECONNREFUSED: i32 = 111;
 
 /// A datagram socket connects or sends to `endpoint`.
 #[inline(always)]
-pub fn datagram(endpoint: EndpointKey) -> i32 {
+pub fn datagram(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
+    dns::asks(ctx, &endpoint);
     let Some(lane) = lane_of(endpoint).and_then(slot::lane) else {
         return ALLOW;
     };

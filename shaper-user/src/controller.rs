@@ -9,6 +9,7 @@ mod carry_out;
 mod census;
 mod classes;
 mod commands;
+mod dns;
 mod drift;
 mod glimpse;
 mod history;
@@ -51,6 +52,7 @@ pub use reload::{Reloaded, Reloads};
 use self::{
     accounts::Accounts,
     commands::Then,
+    dns::{Answers, Following},
     drift::Drift,
     history::History,
     lanes::Lanes,
@@ -130,6 +132,8 @@ pub struct Controller {
     configured: watch::Sender<Vec<LaneConfig>>,
     in_use: watch::Sender<HashSet<Endpoint>>,
     names: Option<Names>,
+    following: Following,
+    answers: mpsc::Sender<Answers>,
     reconciled: Ns,
     /// As last read from the files. A lane in force may differ from it by what `shaper set` changed.
     loaded: Config,
@@ -180,7 +184,8 @@ impl Controller {
         }
         let (configured, lanes_watch) = watch::channel(config.lanes.clone());
         let (in_use, in_use_watch) = watch::channel(HashSet::new());
-        let mut names = Names::new(lanes_watch, in_use_watch);
+        let (answers, heard) = mpsc::channel(1);
+        let mut names = Names::new(lanes_watch, in_use_watch, heard);
         names.remember(&lanes.adopted_endpoints());
         let endpoints = names.look_up().await;
         let classes = ClassCgroups::new(
@@ -210,6 +215,8 @@ impl Controller {
             configured,
             in_use,
             names: Some(names),
+            following: Following::default(),
+            answers,
             reconciled: kernel::now(),
             loaded: config.clone(),
             started: config.settings.clone(),
@@ -237,6 +244,8 @@ impl Controller {
         self.set_globals(config);
         self.adopt(&config.lanes)?;
         self.lanes.set_endpoints(endpoints, &mut self.tables);
+        self.tables.follow_nothing();
+        self.follow_names();
         self.preexisting = Preexisting::find(&self.classes, &self.lanes, &self.tables);
         Ok(())
     }
@@ -351,6 +360,7 @@ impl Controller {
             self.mend_counts();
             self.free_vanished(now);
             self.bury_lanes(now);
+            self.hear_answers(now);
             self.refresh_classes();
             self.preexisting.refresh(&self.classes);
         }

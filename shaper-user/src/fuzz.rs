@@ -5,7 +5,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use shaper_common::{ChunkedEnd, ClientBytes, RECORD_HEADER, START, Segment, ServerBytes, TAIL};
+use shaper_common::{
+    ChunkedEnd, ClientBytes, Found, NAME_CAPACITY, RECORD_HEADER, START, Segment, ServerBytes,
+    TAIL, Walk,
+};
 
 use crate::{
     config::{Config, Files, Origin, TextFile},
@@ -23,9 +26,10 @@ use crate::{
 pub type Target = fn(&[u8]);
 
 /// All of them, by the name of their program and of the directory of their corpus.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("configuration", configuration),
     ("control", control),
+    ("dns", dns),
     ("packet", packet),
     ("response", response),
     ("state", state),
@@ -91,6 +95,26 @@ pub fn packet(input: &[u8]) {
     assert!((20..=60).contains(&segment.tcp_header_len));
     assert!(segment.tcp_offset >= 20);
     assert_eq!(segment.payload_offset() + segment.payload_len, len);
+}
+
+/// A name server's answer comes to an end, whose addresses lie in it, and whose name is one.
+pub fn dns(input: &[u8]) {
+    let byte = |at: u32| input.get(at as usize).copied();
+    let mut name = [0; NAME_CAPACITY];
+    let Some(mut walk) = Walk::begin(byte) else {
+        return;
+    };
+    // Each step takes a byte of a name or a record, and a name of at most 255 bytes is read once for each record.
+    let most = (input.len() + 1) * (NAME_CAPACITY + 16);
+    for _ in 0..most {
+        match walk.step(byte, &mut name) {
+            Found::Nothing => {}
+            Found::Question => assert_eq!(name[NAME_CAPACITY - 1], 0),
+            Found::Address(_, at) => assert!((at as usize) > 12),
+            Found::End => return,
+        }
+    }
+    panic!("no end after {most} steps");
 }
 
 /// Payload of either side is told without reading beyond it: handshake or request, interim or answer, end or not.

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cgroup::Cgroup;
 use crate::clock::Moment;
+use crate::name_server::NameServer;
 use crate::netns::Netns;
 use crate::process::{Finished, Process};
 use crate::tools;
@@ -85,6 +86,13 @@ impl<R: Report> Client<R> {
     pub fn in_netns(mut self, netns: &Netns) -> Result<Self> {
         netns.contain(&mut self.command)?;
         Ok(self)
+    }
+
+    /// Lets the client ask this name server and no other.
+    #[must_use]
+    pub fn asking(mut self, server: &NameServer) -> Self {
+        server.contain(&mut self.command);
+        self
     }
 
     /// Starts the client as a member of a cgroup.

@@ -22,6 +22,7 @@ use tempfile::TempDir;
 use crate::cgroup::{Cgroup, cgroup2_mounts};
 use crate::clock::poll_until;
 use crate::metrics::Metrics;
+use crate::name_server::NameServer;
 use crate::process::{Finished, Process};
 use crate::snapshot::{Lane, Snapshot, Waiter, Waiters};
 use crate::stage::Stage;
@@ -559,6 +560,13 @@ impl ControllerBuilder {
             });
         }
         Ok(self)
+    }
+
+    /// Has the controller ask this name server, as the host's.
+    #[must_use]
+    pub fn asking(mut self, server: &NameServer) -> Self {
+        server.contain(&mut self.command);
+        self
     }
 
     /// Starts the controller and waits until it is healthy.

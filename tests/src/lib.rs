@@ -23,6 +23,7 @@ pub mod map_memory;
 pub mod metrics;
 pub mod model_api;
 pub mod model_client;
+pub mod name_server;
 pub mod netns;
 pub mod process;
 pub mod program_stats;

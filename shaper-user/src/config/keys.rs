@@ -138,6 +138,7 @@ pub static SETTINGS: Schema = Schema {
         &settings::LISTEN,
         &settings::TOKEN_FILE,
         &settings::SCOPE,
+        &settings::FOLLOW_DNS,
         &settings::ON_CONTROLLER_LOSS,
         &settings::FAIL_AFTER,
         &settings::HISTORY,
@@ -408,6 +409,12 @@ pub mod settings {
         },
         presence: Presence::Default("\"classes\""),
         meaning: "Who is governed: processes in a class cgroup, or every process of the host (as class default).",
+    };
+    pub const FOLLOW_DNS: Key<Switch> = Key {
+        path: "follow_dns",
+        kind: Switch,
+        presence: Presence::Default("false"),
+        meaning: "Whether lanes' host names are also followed in what name servers answer to processes.",
     };
     pub const ON_CONTROLLER_LOSS: Key<Choice<OnLoss>> = Key {
         path: "on_controller_loss",

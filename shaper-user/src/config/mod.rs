@@ -113,6 +113,8 @@ pub struct Settings {
     /// The file with the token for changes over HTTP; `None`: HTTP changes nothing.
     pub token_file: Option<PathBuf>,
     pub scope: Scope,
+    /// Whether what processes resolve is followed, besides the controller's own look-ups.
+    pub follow_dns: bool,
     pub on_controller_loss: OnLoss,
     /// Age of the controller's last sign of life at which it counts as gone. At least a second.
     pub fail_after: Duration,

@@ -68,6 +68,12 @@ impl Resolver {
         });
     }
 
+    /// Whether all of these addresses are known of the name.
+    pub fn knows(&self, name: &HostPort, addresses: &[IpAddr]) -> bool {
+        let known = self.names.get(name);
+        known.is_some_and(|known| addresses.iter().all(|addr| known.contains_key(addr)))
+    }
+
     /// The endpoints of one entry of a lane's list, as far as they are known.
     pub fn endpoints(&self, spec: &EndpointSpec) -> BTreeSet<Endpoint> {
         match spec {

@@ -219,6 +219,13 @@ impl Lanes {
         }
     }
 
+    /// Whether `endpoint` is one of some lane's, rather than what the kernel has learnt just now.
+    pub fn has_endpoint(&self, endpoint: &Endpoint) -> bool {
+        self.active
+            .values()
+            .any(|lane| lane.endpoints.contains(endpoint))
+    }
+
     /// Takes the lane out: no connect is seen as its own any more, and nothing of it is held. Connections that are open
     /// stay open, and the element is not used for another lane before they are gone, see [`Lanes::bury`].
     pub fn remove(&mut self, id: LaneId, tables: &mut Tables) -> Option<ActiveLane> {

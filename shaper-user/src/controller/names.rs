@@ -9,6 +9,7 @@ use shaper_common::Endpoint;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
+use super::dns::Answers;
 use crate::config::{
     EndpointSpec, LaneConfig,
     resolve::{Resolver, lookup},
@@ -26,6 +27,8 @@ pub struct Names {
     lanes: watch::Receiver<Vec<LaneConfig>>,
     /// Remote ends of present connections: their addresses are kept.
     in_use: watch::Receiver<HashSet<Endpoint>>,
+    /// What processes were answered.
+    answers: mpsc::Receiver<Answers>,
     resolver: Resolver,
     /// Names whose last look-up failed, so that each failure is reported once.
     failing: BTreeSet<String>,
@@ -35,10 +38,12 @@ impl Names {
     pub fn new(
         lanes: watch::Receiver<Vec<LaneConfig>>,
         in_use: watch::Receiver<HashSet<Endpoint>>,
+        answers: mpsc::Receiver<Answers>,
     ) -> Self {
         Self {
             lanes,
             in_use,
+            answers,
             resolver: Resolver::default(),
             failing: BTreeSet::new(),
         }
@@ -135,18 +140,46 @@ impl Names {
         endpoints
     }
 
+    /// Takes what processes were answered as if the controller had asked. Gives the endpoints if any address is new.
+    fn hear(&mut self, answers: &Answers) -> Option<LaneEndpoints> {
+        let mut new = false;
+        let names: Vec<_> = self.resolver.names().cloned().collect();
+        for name in names {
+            let Some(addresses) = answers.get(name.name()) else {
+                continue;
+            };
+            new |= !self.resolver.knows(&name, addresses);
+            let in_use = self.in_use.borrow();
+            self.resolver
+                .record(Instant::now(), &name, addresses, |endpoint| {
+                    in_use.contains(endpoint)
+                });
+        }
+        new.then(|| self.known())
+    }
+
     /// Looks up again on a timer and when the lanes change, until nobody listens.
     pub async fn follow(mut self, resolved: mpsc::Sender<LaneEndpoints>) {
+        let mut timer = tokio::time::interval_at(tokio::time::Instant::now() + INTERVAL, INTERVAL);
         loop {
             tokio::select! {
-                () = tokio::time::sleep(INTERVAL) => {}
+                _ = timer.tick() => {}
                 changed = self.lanes.changed() => {
                     // What is known already must not wait for a slow resolver.
                     if changed.is_err() || resolved.send(self.known()).await.is_err() {
                         return;
                     }
                 }
+                Some(answers) = self.answers.recv() => {
+                    if let Some(endpoints) = self.hear(&answers)
+                        && resolved.send(endpoints).await.is_err()
+                    {
+                        return;
+                    }
+                    continue;
+                }
             }
+            timer.reset();
             let endpoints = self.look_up().await;
             if resolved.send(endpoints).await.is_err() {
                 return;

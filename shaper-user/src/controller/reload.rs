@@ -185,6 +185,7 @@ impl Controller {
         self.metrics.retain_lanes(&self.lanes.names());
         self.configured.send_replace(config.lanes.clone());
         self.loaded = config;
+        self.follow_names();
         // A lane that was removed and is back has connections that its new policy does not know.
         // New to the policy, but no drift.
         let _ = self.reconcile(kernel::now());

@@ -32,7 +32,7 @@ pub use error::{KernelError, last_words};
 pub use events::{Events, Message};
 pub use gates::{NotAdmitted, change_slots};
 pub use heart::{HEARTBEAT, Heart};
-pub use netns::{Namespace, Namespaces, NetnsCookie, diagnose_all};
+pub use netns::{Namespace, Namespaces, NetnsCookie, diagnose_all, own_netns};
 pub use pins::{Found, PinnedSet, Pins, open as open_gates};
 pub use programs::{Loaded, Maps, Programs, Trial, load, scratch, try_each};
 pub use raw::Route;

@@ -4,13 +4,17 @@ use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
     fs::{self, File},
     io,
+    net::{Ipv4Addr, UdpSocket},
     os::{fd::AsFd, unix::fs::MetadataExt},
     thread,
 };
 
 use nix::sched::{CloneFlags, setns};
 
-use super::{diag::Diag, raw::RawSockets};
+use super::{
+    diag::Diag,
+    raw::{RawSockets, netns_of},
+};
 
 /// A network namespace, by the cookie that `bpf_get_netns_cookie` gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +68,14 @@ impl Namespaces {
     pub fn retain(&mut self, keep: impl Fn(NetnsCookie) -> bool) {
         self.by_cookie.retain(|netns, _| keep(*netns));
     }
+}
+
+/// The calling thread's namespace.
+///
+/// # Errors
+/// No descriptor is left, or the kernel is older than Linux 5.14.
+pub fn own_netns() -> io::Result<NetnsCookie> {
+    netns_of(&UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?)
 }
 
 fn enter(netns: NetnsCookie, pid: u32) -> io::Result<Namespace> {

@@ -53,29 +53,37 @@ impl RawSockets {
         }
     }
 
-    /// The namespace the sockets live in (`SO_NETNS_COOKIE`, Linux 5.14).
+    /// The namespace the sockets live in.
     ///
     /// # Errors
-    /// What `getsockopt` says.
+    /// As [`netns_of`].
     pub fn netns(&self) -> io::Result<NetnsCookie> {
-        const SO_NETNS_COOKIE: i32 = 71;
-        let mut value = 0_u64;
-        let mut length = size_of::<u64>() as libc::socklen_t;
-        // SAFETY: `value` has room for `length` bytes.
-        let result = unsafe {
-            libc::getsockopt(
-                self.v4.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_NETNS_COOKIE,
-                (&raw mut value).cast(),
-                &raw mut length,
-            )
-        };
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(NetnsCookie(value))
-        }
+        netns_of(&self.v4)
+    }
+}
+
+/// The network namespace that a socket lives in (`SO_NETNS_COOKIE`, Linux 5.14).
+///
+/// # Errors
+/// What `getsockopt` says.
+pub fn netns_of(socket: &impl AsRawFd) -> io::Result<NetnsCookie> {
+    const SO_NETNS_COOKIE: i32 = 71;
+    let mut value = 0_u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: `value` has room for `length` bytes.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(NetnsCookie(value))
     }
 }
 

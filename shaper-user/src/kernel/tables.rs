@@ -4,11 +4,12 @@ use std::{io, os::fd::AsFd};
 
 use aya::maps::{HashMap, Map, MapData, PerCpuArray, lpm_trie::LpmTrie, stack::Stack};
 use shaper_common::{
-    Account, AccountKey, CgroupClass, Conn, Counter, Endpoint, EndpointKey, Globals,
-    LANE_NAME_BYTES, Lane, MAX_ACCOUNTS, MAX_CONNS, MAX_LANES,
+    Account, AccountKey, CgroupClass, Conn, Counter, Endpoint, EndpointKey, Followed, Globals,
+    LANE_NAME_BYTES, Lane, LearntKey, MAX_ACCOUNTS, MAX_CONNS, MAX_LANES, WireName,
 };
 
 use super::{KernelError, cgroups::CgroupId, shared::SharedArray};
+use crate::policy::Ns;
 
 /// The map that tells all programs about the controller.
 pub(super) const GLOBALS: &str = "GLOBALS";
@@ -24,6 +25,9 @@ pub struct Tables {
     endpoints: LpmTrie<MapData, EndpointKey, u32>,
     classes: HashMap<MapData, u64, CgroupClass>,
     counters: PerCpuArray<MapData, u64>,
+    followed: HashMap<MapData, WireName, Followed>,
+    learnt: HashMap<MapData, LearntKey, u64>,
+    name_servers: HashMap<MapData, [u8; 16], u32>,
 }
 
 impl Tables {
@@ -44,6 +48,9 @@ impl Tables {
             endpoints: typed(map("ENDPOINTS")?, "ENDPOINTS")?,
             classes: typed(map("CLASSES")?, "CLASSES")?,
             counters: typed(map("COUNTERS")?, "COUNTERS")?,
+            followed: typed(map("FOLLOWED")?, "FOLLOWED")?,
+            learnt: typed(map("LEARNT")?, "LEARNT")?,
+            name_servers: typed(map("NAME_SERVERS")?, "NAME_SERVERS")?,
         })
     }
 
@@ -176,6 +183,66 @@ impl Tables {
         self.account_index
             .remove(&key)
             .map_err(|error| map_error("ACCOUNT_INDEX", &error))
+    }
+
+    /// Has the kernel look for the name in name servers' answers.
+    ///
+    /// # Errors
+    /// `FOLLOWED` when it is full.
+    pub fn follow(&mut self, name: &WireName, followed: Followed) -> Result<(), KernelError> {
+        self.followed
+            .insert(name, followed, 0)
+            .map_err(|error| map_error("FOLLOWED", &error))
+    }
+
+    /// The name is not followed any more.
+    pub fn unfollow(&mut self, name: &WireName) {
+        // Absent already: nothing to do.
+        let _ = self.followed.remove(name);
+    }
+
+    /// Empties what an earlier controller followed, believed and was told: its numbers of names are not this one's.
+    pub fn follow_nothing(&mut self) {
+        fn empty<K: aya::Pod, V: aya::Pod>(map: &mut HashMap<MapData, K, V>) {
+            let keys: Vec<K> = map.keys().filter_map(Result::ok).collect();
+            for key in keys {
+                // Absent already: nothing to do.
+                let _ = map.remove(&key);
+            }
+        }
+        empty(&mut self.followed);
+        empty(&mut self.learnt);
+        empty(&mut self.name_servers);
+    }
+
+    /// The addresses that answers have given followed names, and when the latest answer did.
+    pub fn learnt(&self) -> Vec<(LearntKey, Ns)> {
+        self.learnt
+            .iter()
+            .filter_map(|entry| entry.ok().map(|(key, seen)| (key, Ns(seen))))
+            .collect()
+    }
+
+    /// The next answer with this address tells something new.
+    pub fn forget_learnt(&mut self, key: &LearntKey) {
+        // Absent already: nothing to do.
+        let _ = self.learnt.remove(key);
+    }
+
+    /// Has the kernel believe what comes from this address, IPv4 ones mapped.
+    ///
+    /// # Errors
+    /// `NAME_SERVERS` when it is full.
+    pub fn believe(&mut self, server: &[u8; 16]) -> Result<(), KernelError> {
+        self.name_servers
+            .insert(server, 1, 0)
+            .map_err(|error| map_error("NAME_SERVERS", &error))
+    }
+
+    /// No more of it is believed.
+    pub fn disbelieve(&mut self, server: &[u8; 16]) {
+        // Absent already: nothing to do.
+        let _ = self.name_servers.remove(server);
     }
 
     /// A counter's sum over all CPUs.
