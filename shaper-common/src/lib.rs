@@ -19,6 +19,7 @@ mod event;
 mod follow;
 mod gate;
 mod globals;
+mod head;
 mod lane;
 mod segment;
 mod shared;
@@ -37,6 +38,7 @@ pub use follow::{
 };
 pub use gate::{Gate, GateWord};
 pub use globals::{Globals, OnLoss, loss_is_near};
+pub use head::{HEAD_CAPACITY, HEAD_STEPS, HeadScan, LONGEST_RESPONSE, response_end, status};
 pub use lane::{ANY_ERRNO_MAX, LANE_NAME_BYTES, Lane, LaneMode};
 pub use segment::{Family, Segment, SegmentError};
 pub use shared::{SharedU32, SharedU64};

@@ -53,3 +53,41 @@ pub fn within<const MIN: u32, const MAX: u32>(number: u32) -> Option<u32> {
     }
     Some(above + MIN)
 }
+
+/// The eight bytes at `from`, wherever they lie, the first one lowest. From plain Rust the compiler makes eight loads: it
+/// does not know that the kernel's compilers for x86-64 and aarch64 take any address
+/// (`CONFIG_HAVE_EFFICIENT_UNALIGNED_ACCESS`).
+///
+/// # Safety
+/// They must be readable.
+#[inline(always)]
+pub unsafe fn load_unaligned(from: *const u8) -> u64 {
+    let word: u64;
+    // SAFETY: as promised by the caller, and checked by the verifier.
+    unsafe {
+        asm!(
+            "{word} = *(u64 *)({from} + 0)",
+            from = in(reg) from,
+            word = lateout(reg) word,
+            options(readonly, nostack),
+        );
+    }
+    word
+}
+
+/// Writes zeros into the eight bytes at `to`, wherever they lie.
+///
+/// # Safety
+/// They must be writable.
+#[inline(always)]
+pub unsafe fn clear_word(to: *mut u8) {
+    // SAFETY: as promised by the caller, and checked by the verifier.
+    unsafe {
+        asm!(
+            "*(u64 *)({to} + 0) = {zero}",
+            to = in(reg) to,
+            zero = in(reg) 0_u64,
+            options(nostack),
+        );
+    }
+}

@@ -14,7 +14,6 @@ use crate::{
     egress::Outgoing,
     emit::{Urgency, event},
     maps::EVENTS,
-    packet,
 };
 
 /// The client's first bytes.
@@ -31,12 +30,10 @@ pub fn sent(ctx: &SkBuffContext, conn: &Conn, id: ConnId, outgoing: &Outgoing) {
     );
 }
 
-/// The head of a response, if it is one of HTTP/1.
+/// The head of a response.
 #[inline(always)]
 pub fn received(ctx: &SkBuffContext, conn: &Conn, id: ConnId, segment: &Segment, start: u32) {
-    if packet::payload_start(ctx, segment, 0) == Some(*b"HTTP/") {
-        send(ctx, conn, id, segment, start, 1, Urgency::Now);
-    }
+    send(ctx, conn, id, segment, start, 1, Urgency::Now);
 }
 
 #[inline(always)]

@@ -9,7 +9,7 @@ use shaper_common::{
 use crate::{
     dns,
     emit::{Urgency, emit, micros_between, now_ns},
-    glimpse, packet, record,
+    head, packet, record,
     slot::{self, Purse},
     socket::Governed,
 };
@@ -106,7 +106,7 @@ fn response(
             after,
             Urgency::Leisure,
         );
-        glimpse::received(ctx, conn, governed.id, segment, start);
+        head::received(ctx, conn, governed.id, segment, start);
     }
     let end = start.wrapping_add(segment.payload_len);
     let known = conn.response_end.load();
@@ -118,7 +118,8 @@ fn response(
     }
     if ends_chunked(ctx, segment) {
         conn.end_hint_ns = now;
-        emit(EventKind::EndHint, conn, governed.id, 0, Urgency::Now);
+        let urgency = Urgency::now_if(slot::is_wanted(conn));
+        emit(EventKind::EndHint, conn, governed.id, 0, urgency);
     } else {
         conn.end_hint_ns = 0;
     }

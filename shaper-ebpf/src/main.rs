@@ -17,6 +17,7 @@ mod dns;
 mod egress;
 mod emit;
 mod glimpse;
+mod head;
 mod ingress;
 mod maps;
 mod packet;
@@ -64,7 +65,7 @@ pub fn shaper_egress(ctx: SkBuffContext) -> i32 {
     egress::packet(&ctx)
 }
 
-/// A packet reaches a socket. Linux 5.2, as above.
+/// A packet reaches a socket. Linux 5.17: `bpf_loop`.
 #[cgroup_skb(ingress)]
 pub fn shaper_ingress(ctx: SkBuffContext) -> i32 {
     ingress::packet(&ctx)

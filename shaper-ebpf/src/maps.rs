@@ -11,7 +11,7 @@ use shaper_common::{
     MAX_FOLLOWED, MAX_LANES, MAX_LEARNT, MAX_NAME_SERVERS, RING_BYTES, WireName,
 };
 
-use crate::dns::Scratch;
+use crate::{dns::Scratch, head::Workplace};
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 
@@ -92,3 +92,7 @@ pub static ASKERS: SkStorage<u32> = SkStorage::new();
 
 #[btf_map(name = "DNS_SCRATCH")]
 pub static DNS_SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+
+/// Where a CPU reads the head of an answer.
+#[btf_map(name = "HEADS")]
+pub static HEADS: PerCpuArray<Workplace, 1> = PerCpuArray::new();

@@ -214,6 +214,27 @@ pub fn give_back(lane: &Lane, conn: &Conn) -> GaveBack {
     }
 }
 
+/// Whether somebody waits for the slot of `conn`, or the next one of its kind would have to.
+#[inline(always)]
+pub fn is_wanted(conn: &Conn) -> bool {
+    let Some(lane) = lane(conn.lane) else {
+        return false;
+    };
+    let class = Class::from_index(conn.class).index();
+    let credits = SlotWord::from_bits(lane.slots.load()).credits();
+    let full = credits <= lane.reserve.load()
+        || lane.class_slots[class].load() >= lane.class_cap[class].load();
+    let full = full
+        || match conn.account.load() {
+            0 => false,
+            index => {
+                account(index - 1).is_some_and(|account| account.slots.load() >= account.cap.load())
+            }
+        };
+    // Where nobody may wait, the next one would be turned away.
+    full || lane.queued.load() != 0 || lane.max_queue.load() == 0
+}
+
 /// Counts a waiter of `class`.
 #[inline(always)]
 pub fn join_queue(lane: &Lane, class: Class) {

@@ -278,7 +278,9 @@ fn a_stream_that_pauses_briefly_never_loses_its_slot() -> Result<()> {
 #[test]
 fn a_stream_that_pauses_for_long_teaches_the_lane_to_wait() -> Result<()> {
     let idle_release = Scale::asked().pick(Duration::from_secs(1), Duration::from_millis(300));
-    let (halfway, all) = stream_with_gaps(2 * idle_release, idle_release, 8)?;
+    // Between the first guess and the next, which is twice as long.
+    let gap = idle_release.mul_f64(1.5);
+    let (halfway, all) = stream_with_gaps(gap, idle_release, 8)?;
     assert!((1.0..=2.0).contains(&halfway), "{halfway} overruns halfway");
     assert_eq!(all, halfway, "overruns grew in the second half");
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use shaper_common::{Class, END_KNOWN, Glimpse, Protocol};
+use shaper_common::{Class, END_KNOWN, Glimpse, LONGEST_RESPONSE, Protocol};
 use tracing::warn;
 
 use super::{
@@ -14,9 +14,6 @@ use crate::{
     kernel,
     policy::{Event, LaneId, Ns, Sign},
 };
-
-/// Lengths beyond this are left to silence: sequence numbers tell half of 2³² apart.
-const LONGEST_BODY: u64 = 1 << 30;
 
 impl Controller {
     /// Takes a glimpse from the ring.
@@ -48,7 +45,7 @@ impl Controller {
         let ResponseEnd::After(length) = end else {
             return;
         };
-        if length >= LONGEST_BODY {
+        if length >= LONGEST_RESPONSE {
             return;
         }
         let id = glimpse.event.conn();

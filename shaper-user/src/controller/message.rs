@@ -253,6 +253,28 @@ mod tests {
     }
 
     proptest! {
+        /// B10: the kernel looks at heads with code of its own; where it finds an end, it is the one found here.
+        #[test]
+        fn the_kernel_finds_no_other_end(
+            status in prop::sample::select(vec!["200 OK", "204 No Content", "206 x", "301 y", "304 z"]),
+            lines in prop::collection::vec(
+                prop_oneof![
+                    "[Cc]ontent-[Ll]ength:[ ]{0,2}[0-9]{0,5}[ ]?",
+                    "(x-)?[Tt]ransfer-[Ee]ncoding: (chunked|gzip)",
+                    "[A-Za-z-]{1,20}: [ -~]{0,40}",
+                ],
+                0..8,
+            ),
+            cut in 0_usize..60,
+            to_head: bool,
+        ) {
+            let whole = format!("HTTP/1.1 {status}\r\n{}\r\n", lines.iter().map(|line| format!("{line}\r\n")).collect::<String>());
+            let bytes = &whole.as_bytes()[..whole.len().saturating_sub(cut.saturating_sub(50))];
+            if let Some(end) = shaper_common::response_end(bytes, to_head) {
+                prop_assert_eq!(response_end(bytes, to_head), ResponseEnd::After(end.into()));
+            }
+        }
+
         #[test]
         fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             response_end(&bytes, false);

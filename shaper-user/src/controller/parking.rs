@@ -159,9 +159,9 @@ impl Parking {
         self.looks.hasten(id, at);
     }
 
-    /// The end of the response on `id` seems to have come.
-    pub fn end_hint(&mut self, now: Ns, id: ConnId) {
-        self.look_soon(id, now + AFTER_HINT);
+    /// The end of the response on `id` seems to have come at `at`, which is told late where nobody wants the slot.
+    pub fn end_hint(&mut self, at: Ns, id: ConnId) {
+        self.look_soon(id, at + AFTER_HINT);
     }
 
     /// `id` has no slot any more.

@@ -99,7 +99,7 @@ impl Controller {
                     },
                 )
             }
-            EventKind::EndHint => return self.parking.end_hint(now, id),
+            EventKind::EndHint => return self.parking.end_hint(Ns(event.ns), id),
             EventKind::Abandoned => {
                 self.abandoned(lane, id, open.class, Ns(event.ns));
                 let after = Duration::from_micros(event.arg.into());
