@@ -108,6 +108,17 @@ pub struct Start {
     pub authority: Authority,
 }
 
+/// Waits for `deadline`. What is due is not left to the runtime's timers, which count whole milliseconds and round up: a
+/// waiter would wait for that. The runtime looks at everything else in between.
+async fn until(deadline: Ns) {
+    let wait = deadline.since(kernel::now());
+    if wait.is_zero() {
+        tokio::task::yield_now().await;
+    } else {
+        time::sleep(wait).await;
+    }
+}
+
 /// The controller of one instance.
 pub struct Controller {
     programs: Programs,
@@ -283,7 +294,7 @@ impl Controller {
                 biased;
                 () = &mut stop => break,
                 _ = heartbeat.tick() => self.on_heartbeat(),
-                () = time::sleep(deadline.since(kernel::now())) => self.on_time(),
+                () = until(deadline) => self.on_time(),
                 ready = ring.readable() => {
                     ready.map_err(StartError::Poll)?.clear_ready();
                     self.drain();
