@@ -76,7 +76,9 @@ impl Haproxy {
 }
 
 fn configuration(forwards: &[Forward]) -> String {
-    let mut text = "global\n  maxconn 60000\n  no strict-limits\n\
+    // One thread: with several, versions before 3.1 can forget a queue whose turn has come when the server's `maxconn` is
+    // low (haproxy/haproxy#2711), and nobody in it is ever served.
+    let mut text = "global\n  nbthread 1\n  maxconn 60000\n  no strict-limits\n\
                     defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 10m\n  timeout server 10m\n  \
                     timeout queue 10m\n"
         .to_owned();

@@ -16,6 +16,8 @@ pub enum Order {
     Download { to: SocketAddr, bytes: usize },
     /// Send a request of so many bytes. Answered with the time from the first byte to the answer.
     Upload { to: SocketAddr, bytes: usize },
+    /// Connect, send a request, and keep the connection as long as the client lives. Answered with nothing, at once.
+    Hold { to: SocketAddr },
     /// So many connections begin, spread over the addresses, and are kept as long as the client lives. Answered with
     /// nothing.
     Wait { to: Vec<SocketAddr>, count: usize },

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use shaper_tests::program_stats::{Cost, EmptyProgram, Programs, Statistics};
 
 use crate::{
@@ -73,93 +73,150 @@ pub fn run() -> Result<Report> {
         .flat_map(|way| Load::ALL.map(|load| (way, load)))
         .collect();
     let progress = Progress::new("programs", ROUNDS);
-    let mut nothing = Vec::new();
-    let mut costs: Vec<Vec<BTreeMap<String, Cost>>> = vec![Vec::new(); columns.len()];
+    let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         progress.step("loopback");
-        nothing.extend(cost_of_nothing(&mut venue)?);
-        for (&(way, load), costs) in columns.iter().zip(&mut costs) {
+        let nothing = cost_of_nothing(&mut venue)?;
+        let mut costs = Vec::new();
+        for &(way, load) in &columns {
             let before = programs.costs()?;
             load.apply(&mut venue, way)?;
-            let after = programs.costs()?;
-            costs.push(added(&before, after));
+            costs.push(added(&before, programs.costs()?));
         }
+        rounds.push(Round { nothing, costs });
     }
-    let per_run = |column: usize, program: &str| {
-        let of_program = |round: &BTreeMap<String, Cost>| round.get(program)?.per_run();
-        let runs: Vec<f64> = costs[column].iter().filter_map(of_program).collect();
-        (!runs.is_empty()).then(|| Spread::of(runs))
-    };
-    let cell = |spread: Option<Spread>| {
-        spread.map_or(Cell::Absent, |spread| {
-            Cell::Spread(spread, Unit::Nanoseconds)
-        })
-    };
-    let mut table = Table::new(
-        "Nanoseconds a run over loopback, with what the kernel's clock itself takes. Ungoverned: sockets in a class that \
-         connect to no lane. Requests: half a kilobyte and its answer on a kept connection; bulk: a download and an upload, \
-         in packets of up to 64 kB; connects: each closed at once.",
-        &[
-            "program",
-            "ungoverned, requests",
-            "ungoverned, bulk",
-            "ungoverned, connects",
-            "governed, requests",
-            "governed, bulk",
-            "governed, connects",
-        ],
+    let measured = Measured { columns, rounds };
+    let caption = "Nanoseconds a run over loopback, as the kernel counts them. Ungoverned: sockets in a class that connect \
+                   to no lane. Requests: half a kilobyte and its answer on a kept connection; bulk: a download and an \
+                   upload, in packets of up to 64 kB; connects: each closed at once. A program that ran less than a \
+                   hundred times in a round has no figure: one run says more of cold caches than of the program.";
+    let mut raw = measured.table(caption, Clock::Counted);
+    let floor = Spread::of(measured.rounds.iter().map(|round| round.nothing));
+    let mut floor_row = vec![Cell::Absent; measured.columns.len()];
+    floor_row[0] = Cell::Spread(floor, Unit::Nanoseconds);
+    raw.push("a program that does nothing", floor_row);
+    let net = measured.table(
+        "The same without the kernel's clock: less what the program that does nothing took in the same round.",
+        Clock::TakenOff,
     );
-    for program in PROGRAMS {
-        let cells: Vec<Cell> = (0..columns.len())
-            .map(|column| cell(per_run(column, program)))
-            .collect();
-        table.push(program, cells);
-    }
-    let floor = cell((!nothing.is_empty()).then(|| Spread::of(nothing)));
-    let mut floor_row = vec![Cell::Absent; columns.len()];
-    floor_row[0] = floor;
-    table.push("a program that does nothing", floor_row);
-
-    let dearest = |way: Way| {
-        let of_way = columns.iter().enumerate().filter(|(_, (of, _))| *of == way);
-        let packets = &PROGRAMS[..PACKET_PROGRAMS];
-        of_way
-            .flat_map(|(column, _)| packets.iter().map(move |program| (column, program)))
-            .filter_map(|(column, program)| per_run(column, program))
-            .max_by(|a, b| a.median.total_cmp(&b.median))
-    };
-    let goal = |promise: &str, way, bound: f64| {
-        let dearest = dearest(way);
-        Goal {
-            promise: promise.to_owned(),
-            wanted: format!("under {bound:.0} ns"),
-            measured: cell(dearest),
-            met: dearest.is_some_and(|cost| cost.median < bound),
-        }
-    };
-    let goals = vec![
-        goal(
-            "the dearest packet program on an ungoverned socket",
-            Way::NoLane,
-            100.0,
-        ),
-        goal(
-            "the dearest packet program on a governed socket",
-            Way::Lane,
-            250.0,
-        ),
-    ];
     Ok(Report {
-        tables: vec![table],
-        goals,
+        tables: vec![raw, net],
+        goals: measured.goals(),
     })
 }
 
-/// The cost of a program that does nothing, on the sockets outside.
-fn cost_of_nothing(venue: &mut Venue) -> Result<Option<f64>> {
+/// Whether a figure has in it what counting takes.
+#[derive(Clone, Copy)]
+enum Clock {
+    Counted,
+    TakenOff,
+}
+
+struct Round {
+    /// Nanoseconds a run of a program that does nothing.
+    nothing: f64,
+    /// For each column, what each program has cost.
+    costs: Vec<BTreeMap<String, Cost>>,
+}
+
+struct Measured {
+    columns: Vec<Column>,
+    rounds: Vec<Round>,
+}
+
+impl Measured {
+    /// Nanoseconds a run. `None`: it ran too seldom.
+    fn per_run(&self, column: usize, program: &str, clock: Clock) -> Option<Spread> {
+        const SELDOM: u64 = 100;
+        let of_round = |round: &Round| {
+            let cost = round.costs[column].get(program)?;
+            let counted = (cost.runs >= SELDOM).then(|| cost.per_run()).flatten()?;
+            Some(match clock {
+                Clock::Counted => counted,
+                Clock::TakenOff => counted - round.nothing,
+            })
+        };
+        let runs: Vec<f64> = self.rounds.iter().filter_map(of_round).collect();
+        (!runs.is_empty()).then(|| Spread::of(runs))
+    }
+
+    fn table(&self, caption: &str, clock: Clock) -> Table {
+        let mut table = Table::new(
+            caption,
+            &[
+                "program",
+                "ungoverned, requests",
+                "ungoverned, bulk",
+                "ungoverned, connects",
+                "governed, requests",
+                "governed, bulk",
+                "governed, connects",
+            ],
+        );
+        for program in PROGRAMS {
+            let cells: Vec<Cell> = (0..self.columns.len())
+                .map(|column| cell(self.per_run(column, program, clock)))
+                .collect();
+            table.push(program, cells);
+        }
+        table
+    }
+
+    fn goals(&self) -> Vec<Goal> {
+        let goal = |promise: &str, of: &dyn Fn(&Column) -> bool, bound: f64| {
+            let columns = self.columns.iter().enumerate();
+            let dearest = columns
+                .filter(|(_, column)| of(column))
+                .flat_map(|(column, _)| {
+                    PROGRAMS[..PACKET_PROGRAMS]
+                        .iter()
+                        .map(move |program| (column, program))
+                })
+                .filter_map(|(column, program)| self.per_run(column, program, Clock::TakenOff))
+                .max_by(|a, b| a.median.total_cmp(&b.median));
+            Goal {
+                promise: format!(
+                    "the dearest packet program {promise}, the kernel's clock not counted"
+                ),
+                wanted: format!("under {bound:.0} ns"),
+                measured: cell(dearest),
+                met: dearest.is_some_and(|cost| cost.median < bound),
+            }
+        };
+        vec![
+            goal(
+                "on an ungoverned socket",
+                &|(way, _)| *way == Way::NoLane,
+                100.0,
+            ),
+            goal(
+                "on a governed socket, in bulk",
+                &|(way, load)| *way == Way::Lane && matches!(load, Load::Bulk),
+                250.0,
+            ),
+            goal(
+                "on a governed socket, where every packet is a whole request or answer",
+                &|(way, load)| *way == Way::Lane && matches!(load, Load::Pairs),
+                250.0,
+            ),
+        ]
+    }
+}
+
+fn cell(spread: Option<Spread>) -> Cell {
+    spread.map_or(Cell::Absent, |spread| {
+        Cell::Spread(spread, Unit::Nanoseconds)
+    })
+}
+
+/// Nanoseconds a run of a program that does nothing, on the sockets outside.
+fn cost_of_nothing(venue: &mut Venue) -> Result<f64> {
     let empty = EmptyProgram::attach(&venue.stage().outside)?;
     Load::Pairs.apply(venue, Way::Outside)?;
-    Ok(empty.cost()?.per_run())
+    empty
+        .cost()?
+        .per_run()
+        .context("a program that does nothing never ran")
 }
 
 fn added(before: &BTreeMap<String, Cost>, after: BTreeMap<String, Cost>) -> BTreeMap<String, Cost> {

@@ -107,6 +107,12 @@ fn carry_out(order: Order, waiting: &mut Vec<TcpStream>) -> Result<Vec<u64>> {
         Order::Pairs { to, count } => tcp::pairs(to, count),
         Order::Download { to, bytes } => tcp::download(to, bytes),
         Order::Upload { to, bytes } => tcp::upload(to, bytes),
+        Order::Hold { to } => {
+            let mut connection = tcp::open(to)?;
+            tcp::send_request(&mut connection)?;
+            waiting.push(connection);
+            Ok(Vec::new())
+        }
         Order::Wait { to, count } => {
             for number in 0..count {
                 waiting.push(tcp::begin_connect(to[number % to.len()])?);
