@@ -31,6 +31,9 @@ pub struct Program {
     pub name: String,
     #[serde(rename = "type")]
     kind: String,
+    /// As the kernel runs it before its own compiler; absent without the privilege to know.
+    #[serde(default)]
+    pub bytes_xlated: u64,
 }
 
 /// The programs that were loaded at one time.

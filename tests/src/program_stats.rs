@@ -43,6 +43,15 @@ pub struct Cost {
     pub verified: u64,
 }
 
+/// How large one program is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Size {
+    /// Of its instructions after the verifier's changes, before the kernel's compiler.
+    pub bytes: u64,
+    /// As [`Cost::verified`].
+    pub verified: u64,
+}
+
 impl Cost {
     /// Nanoseconds a run; `None` without one.
     pub fn per_run(self) -> Option<f64> {
@@ -80,21 +89,40 @@ impl Sub for Cost {
 #[derive(Clone, Debug)]
 pub struct Programs {
     process: Pid,
-    names: BTreeMap<u32, String>,
+    loaded: BTreeMap<u32, Program>,
 }
 
 impl Programs {
     pub fn of(process: Pid) -> Result<Self> {
         let loaded: Vec<Program> = bpftool(&["prog", "show"])?;
-        let names = loaded.into_iter().map(|program| (program.id, program.name));
+        let loaded = loaded.into_iter().map(|program| (program.id, program));
         Ok(Self {
             process,
-            names: names.collect(),
+            loaded: loaded.collect(),
         })
     }
 
     /// What each has cost until now, by name. The kernel keeps 15 characters of a name.
     pub fn costs(&self) -> Result<BTreeMap<String, Cost>> {
+        let costs = self.told()?.into_iter();
+        Ok(costs
+            .map(|(program, cost)| (program.name.clone(), cost))
+            .collect())
+    }
+
+    /// How large each is, by name.
+    pub fn sizes(&self) -> Result<BTreeMap<String, Size>> {
+        let size = |(program, cost): (&Program, Cost)| {
+            let size = Size {
+                bytes: program.bytes_xlated,
+                verified: cost.verified,
+            };
+            (program.name.clone(), size)
+        };
+        Ok(self.told()?.into_iter().map(size).collect())
+    }
+
+    fn told(&self) -> Result<Vec<(&Program, Cost)>> {
         let directory = format!("/proc/{}/fdinfo", self.process);
         let files = fs::read_dir(&directory).with_context(|| format!("cannot read {directory}"))?;
         // A file may have been closed since.
@@ -103,7 +131,7 @@ impl Programs {
             .filter_map(|file| fs::read_to_string(file.path()).ok());
         let costs = told.filter_map(|fdinfo| {
             let (id, cost) = Cost::read(&fdinfo)?;
-            Some((self.names.get(&id)?.clone(), cost))
+            Some((self.loaded.get(&id)?, cost))
         });
         Ok(costs.collect())
     }
