@@ -31,6 +31,15 @@ struct Host {
 
 impl Host {
     fn boot(answer: Answer, lane: impl FnOnce(LaneFile) -> LaneFile) -> Result<Self> {
+        Self::boot_with("", answer, lane)
+    }
+
+    /// With further lines for the unit's `[Service]`.
+    fn boot_with(
+        settings: &str,
+        answer: Answer,
+        lane: impl FnOnce(LaneFile) -> LaneFile,
+    ) -> Result<Self> {
         let stage = Stage::set()?;
         let gateway = Gateway::answering(answer)?;
         let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/shaper.service");
@@ -38,7 +47,10 @@ impl Host {
         let units = "etc/systemd/system/shaper.service";
         let files = [
             (units, unit),
-            (&format!("{units}.d/test.conf"), DROP_IN.to_owned()),
+            (
+                &format!("{units}.d/test.conf"),
+                format!("{DROP_IN}{settings}"),
+            ),
             // Whatever port is free.
             (
                 "etc/shaper/shaper.toml",
@@ -85,6 +97,17 @@ impl Host {
             wanted(&lane).then_some(lane)
         })
         .with_context(|| format!("{what} did not come; last {last}; the log:\n{}", self.log()))
+    }
+
+    /// Of shaper: systemd has programs of its own for devices and firewalls.
+    fn ensure_nothing_is_attached(&self) -> Result<()> {
+        let attached = attached_under(self.stage.cgroups().path())?;
+        let left: Vec<_> = attached
+            .iter()
+            .filter(|program| !program.starts_with("sd_"))
+            .collect();
+        ensure!(left.is_empty(), "still attached: {left:?}");
+        Ok(())
     }
 
     fn wait_for_counts(&self, inflight: u64, queued: u64) -> Result<Value> {
@@ -139,14 +162,19 @@ fn the_unit_starts_governs_reloads_and_stops() -> Result<()> {
     }
     let log = host.log();
     ensure!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
-    let attached = attached_under(host.stage.cgroups().path())?;
-    // Systemd has programs of its own for devices and firewalls.
-    let left: Vec<_> = attached
-        .iter()
-        .filter(|program| !program.starts_with("sd_"))
-        .collect();
-    ensure!(left.is_empty(), "still attached: {left:?}");
-    Ok(())
+    host.ensure_nothing_is_attached()
+}
+
+/// The instance that a drop-in names is the one that runs, and the one that the stop detaches.
+#[test]
+fn a_stop_detaches_the_instance_that_a_drop_in_names() -> Result<()> {
+    let settings = "Environment=SHAPER_INSTANCE=gpu\n";
+    let host = Host::boot_with(settings, Answer::never(), |lane| lane.limit(1))?;
+    host.start()?;
+    host.systemd
+        .done(["shaper", "status", "--instance", "gpu"])?;
+    host.systemd.done(["systemctl", "stop", "shaper"])?;
+    host.ensure_nothing_is_attached()
 }
 
 /// A class is a slice, and each command a scope in it that systemd made: nobody else writes into its tree. An account is a
