@@ -84,7 +84,14 @@ inside fish --no-config -c '
 step remove
 mkdir -p "$layers/root/var/lib/shaper/default"
 touch "$layers/root/var/lib/shaper/default/lanes.json"
+# Pins of an instance that is not the unit's.
+pins=$layers/root/sys/fs/bpf
+mkdir -p "$pins"
+mount -t bpf bpf "$pins"
+mkdir -p "$pins/shaper/gpu/aside-0"
 inside dpkg --purge shaper
+[ ! -e "$pins/shaper" ] || fail "pins are left behind: $(find "$pins/shaper")"
+umount "$pins"
 # What was there before and is gone now would show, too, as a device. Man keeps the pages that it has shown.
 left=$(cd "$layers/upper" && find . -path '*shaper*' ! -path './var/cache/man/*')
 [ -z "$left" ] || fail "left behind: $left"
