@@ -235,7 +235,7 @@ impl<'a> Scene<'a> {
             Some(()) => Probe::Release.ok("the slot came back when the client closed"),
             None => Probe::Release.missing(
                 "the client has closed, and its slot did not come back",
-                "a kernel whose sock_ops programs see state changes: Linux 5.19 or newer",
+                "a kernel whose sock_ops programs see state changes: Linux 6.1 or newer",
             ),
         }
     }
@@ -253,7 +253,7 @@ impl<'a> Scene<'a> {
             }
             Ok(outcome) => Probe::Refuse.missing(
                 format!("a connect over the bound {}", ending(outcome)),
-                "a kernel with bpf_set_retval: Linux 5.19 or newer",
+                "a kernel with bpf_set_retval in connect programs: Linux 6.1 or newer",
             ),
         }
     }

@@ -129,10 +129,10 @@ fn load(report: &mut Report) -> Option<ScratchLane> {
 }
 
 const REFUSED: &str =
-    "boot Linux 5.19 or newer; if it is, `shaper doctor --verifier-log FILE` keeps what to report";
+    "boot Linux 6.1 or newer; if it is, `shaper doctor --verifier-log FILE` keeps what to report";
 
 const NEWER_KERNEL: &str =
-    "boot Linux 5.19 or newer, built with CONFIG_BPF_SYSCALL=y and CONFIG_CGROUP_BPF=y";
+    "boot Linux 6.1 or newer, built with CONFIG_BPF_SYSCALL=y and CONFIG_CGROUP_BPF=y";
 
 fn attach(
     root: &CgroupRoot,
