@@ -1,5 +1,7 @@
 //! What the controller tells all programs: the heartbeat and what its loss means.
 
+use core::mem::offset_of;
+
 use crate::SharedU64;
 
 /// What the programs do when the controller's heartbeat is older than `fail_after`.
@@ -25,24 +27,30 @@ pub const fn loss_is_near(age_ns: u64, fail_after_ns: u64, within_ns: u64) -> bo
 
 /// The only element of the globals array, mapped by the controller.
 ///
-/// These fields stay where they are in every later ABI: a controller of any version can tell the programs of any other
-/// to open their gates.
+/// The first four fields stay where they are in every later ABI: a controller of any version can tell the programs of any
+/// other to open their gates.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Globals {
     /// `CLOCK_MONOTONIC` in nanoseconds at the controller's last sign of life; 0 while it is not enforcing.
     pub heartbeat_ns: SharedU64,
-    /// Cookie of the network namespace in which answers of name servers are believed; 0: no name is followed.
-    pub dns_netns: SharedU64,
     /// Age in nanoseconds at which the heartbeat counts as lost.
     pub fail_after_ns: SharedU64,
     /// An [`OnLoss`] by number.
     pub on_loss: crate::SharedU32,
     /// [`ABI_VERSION`](crate::ABI_VERSION) of the controller that set the maps up.
     pub abi_version: crate::SharedU32,
+    /// Cookie of the network namespace in which answers of name servers are believed; 0: no name is followed.
+    pub dns_netns: SharedU64,
 }
 
 const _: () = assert!(size_of::<Globals>() == 32);
+const _: () = assert!(
+    offset_of!(Globals, heartbeat_ns) == 0
+        && offset_of!(Globals, fail_after_ns) == 8
+        && offset_of!(Globals, on_loss) == 16
+        && offset_of!(Globals, abi_version) == 20
+);
 
 #[cfg(test)]
 mod tests {

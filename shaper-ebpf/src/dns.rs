@@ -1,9 +1,10 @@
 //! A name server's answer reaches a socket: addresses of followed names belong to their lanes before the process has seen
 //! them, so that the first connect is governed.
 //!
-//! Believed is what a process could not have made up: an answer on a socket of the controller's own network namespace,
-//! from a name server of the host, to a socket that has asked it. There, nobody can send in the server's name without
-//! CAP_NET_RAW; in a namespace of its own every process can.
+//! Believed is only an answer on a socket of the controller's own network namespace, from the address of a name server of
+//! the host, to a socket that has asked it. To make one up there takes CAP_NET_RAW, port 53 of that address (for which
+//! `ip_unprivileged_port_start` asks CAP_NET_BIND_SERVICE), or a guess of the asker's port; in a namespace of its own every
+//! process could.
 
 use core::{ffi::c_void, ptr};
 

@@ -19,9 +19,6 @@ use crate::{
     paths::{Instance, RUN_DIR},
 };
 
-/// How long the others may take to look at cgroups and attach to them.
-const ATTACHING_PATIENCE: Duration = Duration::from_secs(5);
-
 /// What an instance's lock file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -108,11 +105,13 @@ impl Authority {
             },
             LockError::Io(source) => io_error(source),
         })?;
+        let text = lock.read().map_err(io_error)?;
         // Damaged or of another version: nothing is known then.
-        let record = serde_json::from_str(&lock.read().map_err(io_error)?).unwrap_or_default();
+        let record = serde_json::from_str(&text).unwrap_or_default();
         Ok(Self {
             lock: Some(lock),
-            stays: false,
+            // What an earlier one noted, until it is known that nothing of it stays.
+            stays: !text.is_empty(),
             dir: dir.to_owned(),
             instance: instance.clone(),
             record,
@@ -167,15 +166,15 @@ impl Authority {
         self.stays = stays;
     }
 
-    /// Waits until no other instance is about to attach programs: between a look at who governs a cgroup and attaching to
-    /// it, nobody else may do the same.
+    /// Waits, for `patience` at most, until no other instance is about to attach programs: between a look at who governs a
+    /// cgroup and attaching to it, nobody else may do the same.
     ///
     /// # Errors
     /// Of the lock file; `TimedOut`.
-    pub fn attaching(&self) -> io::Result<Attaching> {
+    pub fn attaching(&self, patience: Duration) -> io::Result<Attaching> {
         // No instance has a name with a dot.
         let path = self.dir.join(".attaching.lock");
-        let deadline = Instant::now() + ATTACHING_PATIENCE;
+        let deadline = Instant::now() + patience;
         loop {
             match LockFile::claim(&path) {
                 Ok(lock) => return Ok(Attaching(Some(lock))),
@@ -306,7 +305,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("shaper");
         let authority = claim(&run, "gpu");
-        drop(authority.attaching().unwrap());
+        drop(authority.attaching(Duration::ZERO).unwrap());
         drop(authority);
         assert!(!run.exists());
     }

@@ -47,19 +47,19 @@ impl LockFile {
                 .read(true)
                 .write(true)
                 .mode(0o600)
+                // Where somebody else may write, root must not be led to another file.
+                .custom_flags(libc::O_NOFOLLOW)
                 .open(path)?;
             let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => file,
                 Err((mut file, Errno::EWOULDBLOCK)) => {
-                    let mut text = String::new();
-                    file.read_to_string(&mut text)?;
-                    return Err(LockError::Held(text));
+                    return Err(LockError::Held(first_line(&mut file)?));
                 }
                 Err((_, errno)) => return Err(LockError::Io(errno.into())),
             };
             // Its last holder may have removed it after we opened it: then the next one would lock another file.
             let ours = file.metadata()?;
-            match fs::metadata(path) {
+            match fs::symlink_metadata(path) {
                 Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
                     return Ok(Self {
                         path: path.to_owned(),
@@ -76,20 +76,20 @@ impl LockFile {
     /// # Errors
     /// Of the file.
     pub fn read(&mut self) -> io::Result<String> {
-        let mut text = String::new();
         self.file.rewind()?;
-        self.file.read_to_string(&mut text)?;
-        Ok(text)
+        first_line(&mut self.file)
     }
 
-    /// Writes about the holder, in place of what is there.
+    /// Writes a line about the holder, in place of what is there. Others may read at any moment: the line is whole before
+    /// the rest of a longer one goes.
     ///
     /// # Errors
     /// Of the file.
-    pub fn write(&mut self, text: &str) -> io::Result<()> {
+    pub fn write(&mut self, line: &str) -> io::Result<()> {
+        let line = format!("{line}\n");
         self.file.rewind()?;
-        self.file.set_len(0)?;
-        self.file.write_all(text.as_bytes())
+        self.file.write_all(line.as_bytes())?;
+        self.file.set_len(line.len() as u64)
     }
 
     /// Removes the file and gives the lock up, in this order.
@@ -97,6 +97,13 @@ impl LockFile {
         // Gone already: as wanted.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// What stands in the file up to the end of its first line; nothing in a file without any.
+fn first_line(file: &mut File) -> io::Result<String> {
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]

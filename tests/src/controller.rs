@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -392,6 +393,18 @@ impl Departed {
     /// The next controller of the instance.
     pub fn restart(self) -> Result<Controller> {
         self.successor()?.start()
+    }
+
+    /// Begins the next controller, and kills it after `moment`, wherever it is then.
+    ///
+    /// # Errors
+    /// If it cannot be started or killed.
+    pub fn killed_while_starting(self, moment: Duration) -> Result<Self> {
+        let mut command = self.setup.command(&tools::shaper()?, self.http);
+        let next = Process::spawn("the next controller", &mut command)?;
+        sleep(moment);
+        next.kill9()?;
+        Ok(self)
     }
 
     /// Where the next one serves HTTP.

@@ -55,6 +55,15 @@ fn naps(process: Pid) -> Result<u64> {
     Ok(sum)
 }
 
+/// Processor time that a process has used.
+fn used(process: Pid) -> Result<Duration> {
+    let path = format!("/proc/{process}/schedstat");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    // Nanoseconds first (Documentation/scheduler/sched-stats.rst), of the first thread, which is the loop's.
+    let nanoseconds = text.split(' ').next().context("schedstat is empty")?;
+    Ok(Duration::from_nanos(nanoseconds.parse()?))
+}
+
 /// Wake-ups of the controller while `program` does its work so many times in a lane with slots to spare, beyond those that
 /// it has with nothing to do: less than one for twenty times. Some there are, for it is woken when the ring is a quarter full
 /// and reads it in turns.
@@ -69,9 +78,12 @@ fn leaves_the_controller_asleep(what: &str, program: &str, answer: Answer) -> Re
         .start()?;
     let process = controller.pid();
 
-    let before = naps(process)?;
+    let (before, idle_before) = (naps(process)?, used(process)?);
     sleep(IDLE);
     let a_second = (naps(process)? - before) as f64 / IDLE.as_secs_f64();
+    // One that does not sleep has no naps either.
+    let share = (used(process)? - idle_before).as_secs_f64() / IDLE.as_secs_f64();
+    assert!(share < 0.3, "idle, it takes {share:.2} of a processor");
 
     let (before, began) = (naps(process)?, Instant::now());
     let client = script::<Done>(what, &gateway, program)

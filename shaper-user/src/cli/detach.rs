@@ -37,7 +37,7 @@ pub struct DetachArgs {
 /// When a running controller does not end, or something cannot be removed.
 pub fn run(args: &DetachArgs) -> anyhow::Result<()> {
     kernel::require_capabilities()?;
-    let (authority, asked) = claim(&args.instance)?;
+    let (mut authority, asked) = claim(&args.instance)?;
     let found = match bpffs::find()? {
         Some(bpffs) => {
             let ours = kernel::scratch(object::KERNEL_OBJECT)?;
@@ -66,6 +66,7 @@ pub fn run(args: &DetachArgs) -> anyhow::Result<()> {
         control::remove_stale(&record.control)
             .with_context(|| format!("cannot remove {}", record.control.display()))?;
     }
+    authority.set_stays(false);
     println!(
         "{}",
         match (asked, sets.is_empty()) {

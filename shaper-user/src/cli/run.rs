@@ -3,7 +3,7 @@
 use std::{
     io::{self, IsTerminal},
     net::SocketAddr,
-    path::PathBuf,
+    path::{self, PathBuf},
     sync::Arc,
 };
 
@@ -109,8 +109,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         .control
         .clone()
         .unwrap_or_else(|| args.instance.control_socket());
-    let control = ControlSocket::bind(&control)?;
+    // It is written down for others, who have another working directory.
+    let control = ControlSocket::bind(&path::absolute(control)?)?;
     let listener = serve::Listener::bind(args.listen.unwrap_or(config.settings.listen))?;
+    authority
+        .take(control.path(), config.origin.to_string())
+        .context("cannot write down who has the instance")?;
     let state = StateKeeper::open(args.instance.state_dir(&args.state));
 
     let (leave, bpffs) = args.leave()?;
@@ -119,11 +123,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         Some(pins) => pins.find(&kernel::scratch(object::KERNEL_OBJECT)?)?,
         None => Found::default(),
     };
-    // Something stays of it whatever becomes of this start.
-    authority.set_stays(found.whole.is_some() || !found.unfit.is_empty());
-    for set in &found.unfit {
-        set.open_gates();
-    }
+    // Something stays of an earlier controller whatever becomes of this start.
+    let pinned = found.whole.is_some() || !found.unfit.is_empty();
+    authority.set_stays(pinned || !authority.record().created.is_empty());
     let fresh = match leave {
         Leave::Attached => pins.as_ref().map(Pins::current),
         Leave::Nothing => None,
@@ -135,9 +137,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let mut loaded = kernel::load(object::KERNEL_OBJECT, maps)?;
     loaded.programs.know(&found)?;
-    authority
-        .take(control.path(), config.origin.to_string())
-        .context("cannot write down who has the instance")?;
+    // Not before there is something to take their place.
+    for set in &found.unfit {
+        set.open_gates();
+    }
     confine(&files(args, &config, fresh.as_ref()))?;
     let start = Start {
         authority,

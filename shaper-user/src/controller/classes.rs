@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use shaper_common::{CLASS_COUNT, CgroupClass, Class};
@@ -14,6 +15,9 @@ use crate::{
     config::{ClassConfig, Scope},
     kernel::{CgroupId, CgroupRoot, KernelError, Programs, Tables, id_of, topmost},
 };
+
+/// How long another instance may take to look at cgroups and attach to them while this one starts.
+const START_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The cgroups that stand for classes, and where the programs are attached.
 #[derive(Debug)]
@@ -26,6 +30,9 @@ pub struct ClassCgroups {
     /// Made by us or an earlier controller of the instance, the outermost first.
     created: Vec<PathBuf>,
     authority: Authority,
+    /// How long another instance may take to attach to its cgroups. Nothing once the loop runs: it tries again soon, and
+    /// must not miss its heartbeat.
+    patience: Duration,
 }
 
 impl ClassCgroups {
@@ -43,6 +50,7 @@ impl ClassCgroups {
             attached: HashMap::new(),
             created: authority.record().created.clone(),
             authority,
+            patience: START_PATIENCE,
         }
     }
 
@@ -101,7 +109,8 @@ impl ClassCgroups {
     /// Finds the cgroups that there are now, tells the programs what they stand for, and attaches where that is new.
     ///
     /// # Errors
-    /// When a cgroup cannot be read or attached to. One that disappeared meanwhile is no error.
+    /// When a cgroup cannot be read or attached to; the others are governed all the same. One that disappeared meanwhile is
+    /// no error.
     pub fn refresh(
         &mut self,
         tables: &mut Tables,
@@ -137,9 +146,10 @@ impl ClassCgroups {
             }
         }
         self.known = present;
-        self.attach(programs)?;
+        let attached = self.attach(programs);
         self.note();
-        Ok(())
+        self.patience = Duration::ZERO;
+        attached
     }
 
     /// Writes down what is governed and what was made, for whoever comes next.
@@ -152,6 +162,7 @@ impl ClassCgroups {
         }
     }
 
+    /// Attaches wherever it can; the first error counts.
     fn attach(&mut self, programs: &mut Programs) -> Result<(), KernelError> {
         let mut points: Vec<_> = self.known.keys().cloned().collect();
         if self.scope == Scope::Host {
@@ -167,16 +178,23 @@ impl ClassCgroups {
             }
             there
         });
+        let mut result = Ok(());
         for path in points {
             if self.attached.keys().any(|there| path.starts_with(there)) {
                 continue;
             }
-            let id = match id_of(&path) {
+            let attached = id_of(&path).and_then(|id| {
+                self.attach_alone(&path, programs)?;
+                Ok(id)
+            });
+            let id = match attached {
                 Ok(id) => id,
                 Err(_) if !path.exists() => continue,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    result = result.and(Err(error));
+                    continue;
+                }
             };
-            self.attach_alone(&path, programs)?;
             // What was attached below would run twice.
             self.attached.retain(|below, _| {
                 let covered = below.starts_with(&path);
@@ -187,30 +205,26 @@ impl ClassCgroups {
             });
             self.attached.insert(path, id);
         }
-        Ok(())
+        result
     }
 
     /// Attaches to a cgroup that no other instance governs.
     fn attach_alone(&self, path: &Path, programs: &mut Programs) -> Result<(), KernelError> {
-        let _attaching = self
-            .authority
-            .attaching()
-            .map_err(|source| KernelError::Cgroup {
-                path: path.to_owned(),
-                action: "make sure that nobody else governs",
-                source,
-            })?;
+        let _attaching =
+            self.authority
+                .attaching(self.patience)
+                .map_err(|source| KernelError::Cgroup {
+                    path: path.to_owned(),
+                    action: "make sure that nobody else governs",
+                    source,
+                })?;
         if programs.is_governed_by_others(path)? {
             return Err(KernelError::Governed {
                 cgroup: path.to_owned(),
                 by: self.authority.governor_of(path),
             });
         }
-        match programs.attach(path) {
-            // It has disappeared meanwhile.
-            Err(_) if !path.exists() => Ok(()),
-            attached => attached,
-        }
+        programs.attach(path)
     }
 
     /// Whether every process of the host is governed, whatever its cgroup.

@@ -73,13 +73,15 @@ impl Controller {
     pub fn abandon(self, adopted: bool) {
         let Self {
             programs,
-            classes,
+            mut classes,
             heart,
+            replaced,
             ..
         } = self;
         drop(programs);
         drop(heart);
         if !adopted {
+            classes.set_stays(!replaced.is_empty());
             classes.leave();
         }
     }

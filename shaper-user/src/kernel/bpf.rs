@@ -178,7 +178,11 @@ pub(super) fn programs_at(cgroup: BorrowedFd<'_>, hook: Hook) -> io::Result<Vec<
         ids: u64,
         count: u32,
         reserved: u32,
+        /// `prog_attach_flags`, `link_ids` and `link_attach_flags`, which nobody asks for, and `revision`, which Linux 6.17 to
+        /// 7.1 write whatever the size (`__cgroup_bpf_query`).
+        rest: [u64; 4],
     }
+    const _: () = assert!(size_of::<Attributes>() == 64);
     let mut ids = vec![0_u32; ROOM];
     let mut attributes = Attributes {
         cgroup: cgroup.as_raw_fd(),
@@ -188,6 +192,7 @@ pub(super) fn programs_at(cgroup: BorrowedFd<'_>, hook: Hook) -> io::Result<Vec<
         ids: ids.as_mut_ptr() as u64,
         count: ROOM as u32,
         reserved: 0,
+        rest: [0; 4],
     };
     call(Command::ProgQuery, &mut attributes)?;
     ids.truncate(attributes.count as usize);
@@ -200,9 +205,10 @@ fn descriptor<T>(command: Command, mut attributes: T) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `T` is the beginning of `union bpf_attr` as `command` reads it; what it points to lives for the call.
+/// `T` is the beginning of `union bpf_attr` as `command` reads and writes it; what it points to lives for the call.
 fn call<T>(command: Command, attributes: &mut T) -> io::Result<c_int> {
-    // SAFETY: the structure is as long as said. The kernel takes what is missing for zero (`bpf_check_uarg_tail_zero`).
+    // SAFETY: the structure is as long as said, and has all that the command writes. What is missing the kernel takes for
+    // zero (`bpf_check_uarg_tail_zero`).
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
