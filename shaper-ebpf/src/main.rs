@@ -35,25 +35,25 @@ use aya_ebpf::{
     programs::{SkBuffContext, SockAddrContext, SockContext, SockOpsContext},
 };
 
-/// A connect to an IPv4 address. Linux 5.19: `bpf_set_retval` for this program type.
+/// A connect to an IPv4 address. Linux 6.1: `bpf_set_retval` for this program type.
 #[cgroup_sock_addr(connect4)]
 pub fn shaper_connect4(ctx: SockAddrContext) -> i32 {
     connect::connect(&ctx, connect::endpoint_v4(&ctx))
 }
 
-/// A connect to an IPv6 address, IPv4-mapped ones among them. Linux 5.19, as above.
+/// A connect to an IPv6 address, IPv4-mapped ones among them. Linux 6.1, as above.
 #[cgroup_sock_addr(connect6)]
 pub fn shaper_connect6(ctx: SockAddrContext) -> i32 {
     connect::connect(&ctx, connect::endpoint_v6(&ctx))
 }
 
-/// A datagram is sent to an IPv4 address without a connect. Linux 5.19, as above.
+/// A datagram is sent to an IPv4 address without a connect. Linux 6.1, as above.
 #[cgroup_sock_addr(sendmsg4)]
 pub fn shaper_sendmsg4(ctx: SockAddrContext) -> i32 {
     udp::datagram(&ctx, connect::endpoint_v4(&ctx))
 }
 
-/// A datagram is sent to an IPv6 address without a connect. Linux 5.19, as above.
+/// A datagram is sent to an IPv6 address without a connect. Linux 6.1, as above.
 #[cgroup_sock_addr(sendmsg6)]
 pub fn shaper_sendmsg6(ctx: SockAddrContext) -> i32 {
     udp::datagram(&ctx, connect::endpoint_v6(&ctx))

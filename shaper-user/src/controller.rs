@@ -249,9 +249,10 @@ impl Controller {
 
     /// What can fail comes first. Lanes get their endpoints last: a pause holds from the first connect on.
     fn set_up(&mut self, config: &Config, endpoints: LaneEndpoints) -> Result<(), StartError> {
-        self.classes.adopt(&mut self.tables, &mut self.programs)?;
+        self.classes.adopt(&mut self.programs)?;
         self.classes.create()?;
         self.classes.refresh(&mut self.tables, &mut self.programs)?;
+        self.classes.forget_others(&mut self.tables);
         self.set_globals(config);
         self.adopt(&config.lanes)?;
         self.lanes.set_endpoints(endpoints, &mut self.tables);

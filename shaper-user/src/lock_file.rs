@@ -99,10 +99,12 @@ impl LockFile {
     }
 }
 
-/// What stands in the file up to the end of its first line; nothing in a file without any.
+/// What stands in the file up to the end of its first line; nothing in a file without any. A damaged file is no error:
+/// whoever reads it will find no sense in it.
 fn first_line(file: &mut File) -> io::Result<String> {
-    let mut text = String::new();
-    file.read_to_string(&mut text)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 

@@ -3,7 +3,7 @@
 use std::{
     io::{self, IsTerminal},
     net::SocketAddr,
-    path::{self, PathBuf},
+    path::{self, Path, PathBuf},
     sync::Arc,
 };
 
@@ -141,7 +141,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     for set in &found.unfit {
         set.open_gates();
     }
-    confine(&files(args, &config, fresh.as_ref()))?;
+    let created = &authority.record().created;
+    confine(&files(args, &config, fresh.as_ref(), created))?;
     let start = Start {
         authority,
         loaded,
@@ -157,8 +158,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     runtime.block_on(control_loop(args, config, (control, listener), start))
 }
 
-/// What the controller goes on reading and writing.
-fn files<'a>(args: &RunArgs, config: &'a Config, pins: Option<&PinnedSet>) -> Files<'a> {
+/// What the controller goes on reading and writing. `created`: the cgroups that an earlier one made.
+fn files<'a>(
+    args: &RunArgs,
+    config: &'a Config,
+    pins: Option<&PinnedSet>,
+    created: &[PathBuf],
+) -> Files<'a> {
     let written = [Some(&args.state), args.record.as_ref()];
     let written = written.into_iter().flatten().cloned();
     // Links to cgroups that come later are pinned, and the lock file says to which.
@@ -171,9 +177,12 @@ fn files<'a>(args: &RunArgs, config: &'a Config, pins: Option<&PinnedSet>) -> Fi
     let classes = classes.flat_map(|class| &class.cgroups);
     let classes = classes.filter(|cgroup| !cgroup.contains(['*', '?', '[']));
     let classes = classes.filter_map(|cgroup| Some(root.as_ref()?.join(cgroup)));
+    // Those that are there are removed in the end.
+    let parents = created.iter().filter_map(|cgroup| cgroup.parent());
+    let parents = parents.map(Path::to_owned);
     Files {
         config: &config.origin,
-        written: written.chain(classes).collect(),
+        written: written.chain(classes).chain(parents).collect(),
     }
 }
 

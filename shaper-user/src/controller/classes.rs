@@ -54,16 +54,17 @@ impl ClassCgroups {
         }
     }
 
-    /// Takes over what an earlier controller attached, and forgets what it knew of cgroups that stand for no class.
+    /// Takes over what an earlier controller attached.
     ///
     /// # Errors
     /// When the programs cannot be replaced.
-    pub fn adopt(
-        &mut self,
-        tables: &mut Tables,
-        programs: &mut Programs,
-    ) -> Result<(), KernelError> {
+    pub fn adopt(&mut self, programs: &mut Programs) -> Result<(), KernelError> {
         self.attached.extend(programs.take_over(&self.root)?);
+        Ok(())
+    }
+
+    /// Forgets what an earlier controller knew of cgroups that stand for no class.
+    pub fn forget_others(&self, tables: &mut Tables) {
         let stand_for_one: HashSet<_> = Class::ALL
             .into_iter()
             .flat_map(|class| self.expand(class))
@@ -74,7 +75,6 @@ impl ClassCgroups {
                 tables.remove_class(id);
             }
         }
-        Ok(())
     }
 
     /// Other cgroups stand for the classes from the next [`ClassCgroups::refresh`] on. Those named in full are made.

@@ -13,11 +13,8 @@ struct Version {
     minor: u32,
 }
 
-/// `bpf_set_retval` in connect programs, the youngest thing that the programs use.
-const NEEDED: Version = Version {
-    major: 5,
-    minor: 19,
-};
+/// `bpf_set_retval` in connect and sendmsg programs, the youngest thing that the programs use.
+const NEEDED: Version = Version { major: 6, minor: 1 };
 
 /// From this version on the memory of maps counts against the memory cgroup, not against RLIMIT_MEMLOCK.
 const MEMCG_ACCOUNTING: Version = Version {
@@ -169,11 +166,10 @@ mod tests {
 
     #[test]
     fn an_old_kernel_is_left_to_the_probes_below() {
-        assert_eq!(kernel("5.19.0").verdict, Verdict::Ok);
         assert_eq!(kernel("6.1.0-18-amd64").verdict, Verdict::Ok);
         let old = kernel("5.14.0-427.el9.x86_64");
         assert_eq!(old.verdict, Verdict::Degraded);
-        assert_eq!(old.remedy.as_deref(), Some("boot Linux 5.19 or newer"));
+        assert_eq!(old.remedy.as_deref(), Some("boot Linux 6.1 or newer"));
         assert_eq!(kernel("?").verdict, Verdict::Untried);
     }
 

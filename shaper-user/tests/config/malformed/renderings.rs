@@ -18,7 +18,7 @@ fn every_problem_of_every_file_is_reported_at_once() {
         r#"error: shaper.toml:1:9: `scope`: is not one of its words
   help: did you mean "host"? One of "classes" or "host"
 error: shaper.toml:2:14: `fail_after`: 5 has no unit
-  help: say "5s" for seconds; a duration with its unit (ms, s, m, h) from "1s" to "1h"
+  help: say "5s" for seconds; a duration with its unit (ms, s, m, h) from "1s" to "1m"
 error: lanes.d/a.toml:1:1: `max_inflight`: is missing
   help: add `max_inflight`: a whole number from 0 to 2097151
 error: lanes.d/a.toml:1:56: `endpoints`: has no port

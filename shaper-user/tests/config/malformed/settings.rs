@@ -47,7 +47,7 @@ fn a_bad_line_in_the_settings_is_named_with_its_place_and_remedy() {
             "fail_after = \"500ms\"",
             &[
                 ":1:14: `fail_after`: 500ms is too short",
-                "from \"1s\" to \"1h\"",
+                "from \"1s\" to \"1m\"",
             ],
         ),
         (
