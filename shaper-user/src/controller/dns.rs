@@ -210,13 +210,11 @@ impl Controller {
         self.count_learnt(&learnt);
     }
 
-    /// Tells the kernel how much room there is for each name: it only counts down.
+    /// Tells the kernel how much room there is for each name, changed or not: it only counts down, and for an address that
+    /// its table had no place for, too.
     fn count_learnt(&mut self, learnt: &BTreeMap<u32, u32>) {
         for (host, name) in &mut self.following.names {
             let count = learnt.get(&name.number).copied().unwrap_or(0);
-            if count == name.learnt {
-                continue;
-            }
             if count >= MAX_ADDRESSES && name.learnt < MAX_ADDRESSES {
                 warn!(
                     name = host,
