@@ -51,6 +51,7 @@ pub use reload::{Reloaded, Reloads};
 
 use self::{
     accounts::Accounts,
+    adopt::MOMENT,
     commands::Then,
     dns::{Answers, Following},
     drift::Drift,
@@ -189,6 +190,9 @@ impl Controller {
         } = loaded;
         let mut lanes = Lanes::default();
         if adopted {
+            // The programs give lanes what they learn from answers. What they added after this look, nobody would ever remove.
+            tables.globals().dns_netns.store(0);
+            time::sleep(MOMENT).await;
             lanes.adopt(&tables)?;
         } else {
             tables.offer_all_records()?;

@@ -16,8 +16,8 @@ use crate::{
     policy::{Found, LaneId, Ns},
 };
 
-/// Between two looks at the counts. The kernel's programs change records and counts within microseconds of each other.
-const MOMENT: Duration = Duration::from_millis(10);
+/// What a run of the kernel's programs certainly takes less than: they change what belongs together within microseconds.
+pub(super) const MOMENT: Duration = Duration::from_millis(10);
 
 impl Controller {
     /// Sets the lanes up with what there is of them: in the maps, and in the state directory.

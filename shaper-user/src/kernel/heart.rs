@@ -32,6 +32,7 @@ pub struct Heart {
 #[derive(Debug)]
 struct Former {
     heartbeat_ns: u64,
+    dns_netns: u64,
     fail_after_ns: u64,
     on_loss: u32,
 }
@@ -42,6 +43,7 @@ impl Heart {
         let found = the_only(&globals);
         let former = Former {
             heartbeat_ns: found.heartbeat_ns.load(),
+            dns_netns: found.dns_netns.load(),
             fail_after_ns: found.fail_after_ns.load(),
             on_loss: found.on_loss.load(),
         };
@@ -97,6 +99,7 @@ impl Drop for Heart {
             let globals = the_only(&self.globals);
             globals.fail_after_ns.store(former.fail_after_ns);
             globals.on_loss.store(former.on_loss);
+            globals.dns_netns.store(former.dns_netns);
             globals.heartbeat_ns.store(former.heartbeat_ns);
         }
     }
