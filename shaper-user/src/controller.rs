@@ -12,6 +12,7 @@ mod commands;
 mod dns;
 mod drift;
 mod glimpse;
+mod hidden;
 mod history;
 mod lanes;
 mod leave;
@@ -55,6 +56,7 @@ use self::{
     commands::Then,
     dns::{Answers, Following},
     drift::Drift,
+    hidden::Hidden,
     history::History,
     lanes::Lanes,
     lingering::Lingering,
@@ -136,6 +138,7 @@ pub struct Controller {
     preexisting: Preexisting,
     drift: Drift,
     vanished: Vanished,
+    hidden: Hidden,
     /// The ring holds more than one turn's worth.
     backlog: bool,
     metrics: Arc<Metrics>,
@@ -224,6 +227,7 @@ impl Controller {
             preexisting: Preexisting::default(),
             drift: Drift::default(),
             vanished: Vanished::default(),
+            hidden: Hidden::default(),
             backlog: false,
             metrics,
             actions: Vec::new(),
@@ -364,6 +368,7 @@ impl Controller {
         }
         self.drain();
         self.on_time();
+        self.end_hidden();
         let now = kernel::now();
         self.watchdog.feed(now);
         self.hand_history_over(now);

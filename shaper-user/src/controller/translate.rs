@@ -172,31 +172,33 @@ impl Controller {
         }
     }
 
-    /// Ends the socket of a connection: its owner, if there still is one, sees ECONNABORTED.
+    /// Ends the socket of a connection: its owner, if there still is one, sees ECONNABORTED. One that is hidden is ended at
+    /// the next heartbeat, or soon after.
     pub(super) fn end_socket(&mut self, id: ConnId) {
         let Some(view) = self.tables.view(id) else {
             return;
         };
-        let destroyed = self
+        let ended = self
             .namespaces
             .open(view.netns(), view.record.pid)
-            .and_then(|namespace| {
-                let destroyed = namespace.diag.destroy(&view.route(), view.record.cookie);
-                match &destroyed {
-                    // The end of a socket frees its record at once. This one has bound itself to an interface.
-                    Err(error)
-                        if error.kind() == io::ErrorKind::NotFound
-                            && self.tables.view(id).is_some() =>
-                    {
-                        namespace.diag.destroy_anywhere(view.record.cookie)
-                    }
-                    _ => destroyed,
-                }
-            });
-        match destroyed {
+            .and_then(|namespace| namespace.diag.destroy(&view.route(), view.record.cookie));
+        match ended {
+            // The end of a socket frees its record at once.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound && self.tables.view(id).is_some() =>
+            {
+                self.hidden.end_later(id);
+            }
+            _ => self.tell_ended(ended),
+        }
+    }
+
+    /// Tells of connections that could not be ended.
+    pub(super) fn tell_ended(&self, ended: io::Result<()>) {
+        match ended {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                debug!(%id, "the socket had gone by itself");
+                debug!("the socket, or its process, had gone by itself");
             }
             Err(error) => warn!(
                 %error,

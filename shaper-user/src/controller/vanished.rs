@@ -2,12 +2,16 @@
 //!
 //! That takes a socket which ended while the programs that see its end were not attached.
 
-use std::collections::HashSet;
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+    mem,
+};
 
 use shaper_common::{ConnId, Gate};
 use tracing::{debug, warn};
 
-use super::Controller;
+use super::{Controller, hidden::in_one_go};
 use crate::{
     kernel::{ConnView, NetnsCookie},
     metrics::Drift,
@@ -17,40 +21,46 @@ use crate::{
 /// Sockets looked up in one round: some milliseconds' worth, for the loop waits meanwhile. All records have their turn.
 const LOOKUPS: usize = 1024;
 
-/// What the last round did not find, and where it ended.
+/// What the last round left in doubt, and where it ended.
 #[derive(Debug, Default)]
 pub struct Vanished {
-    missed: HashSet<ConnId>,
+    /// Sockets that were not found, and in how many rounds: who has been in doubt for longest is looked for first.
+    missed: HashMap<ConnId, u32>,
     /// Index of the record at which the next round begins.
     next: u32,
 }
 
 impl Controller {
     /// Frees records whose sockets were missing in this round and in the one before: a socket that has just ended has
-    /// news of it on the way.
+    /// news of it on the way. Before that they are looked for everywhere, for one may be hidden.
     pub(super) fn free_vanished(&mut self, now: Ns) {
         let views: Vec<_> = self.tables.views().filter(has_a_socket).collect();
         let from = views.partition_point(|view| view.id.index < self.vanished.next);
         let turn: Vec<_> = views[from..].iter().chain(&views[..from]).collect();
         // Their second look comes now, whoever's turn it is.
-        let doubtful = |view: &&ConnView| self.vanished.missed.contains(&view.id);
+        let doubtful = |view: &&ConnView| self.vanished.missed.contains_key(&view.id);
         let (again, others): (Vec<&ConnView>, Vec<&ConnView>) =
             turn.into_iter().partition(doubtful);
-        let others: Vec<_> = others.into_iter().take(LOOKUPS).collect();
-        self.vanished.next = others.last().map_or(0, |view| view.id.index + 1);
+        let others = &others[..others.len().min(LOOKUPS.saturating_sub(again.len()))];
+        if let Some(last) = others.last() {
+            self.vanished.next = last.id.index + 1;
+        }
 
         let mut closed = HashSet::new();
-        let mut missing = Vec::new();
-        for view in again.into_iter().chain(others) {
-            if self.is_missing(view, &mut closed) {
-                missing.push(view);
-            }
+        let mut missing = again;
+        missing.extend(others);
+        missing.retain(|view| self.is_missing(view, &mut closed));
+        let before = mem::take(&mut self.vanished.missed);
+        let rounds = |view: &ConnView| before.get(&view.id).copied().unwrap_or(0);
+        let (mut again, first): (Vec<_>, Vec<_>) =
+            missing.into_iter().partition(|view| rounds(view) > 0);
+        again.sort_by_key(|view| Reverse(rounds(view)));
+        let (batches, later) = in_one_go(again, |view| view.netns());
+        for view in first.into_iter().chain(later) {
+            self.vanished.missed.insert(view.id, rounds(view) + 1);
         }
-        let before = std::mem::take(&mut self.vanished.missed);
-        for view in missing {
-            if !before.contains(&view.id) {
-                self.vanished.missed.insert(view.id);
-            } else if self.is_gone(view) {
+        for batch in batches {
+            for view in self.gone_for_certain(batch) {
                 self.free(now, view);
             }
         }
@@ -73,15 +83,6 @@ impl Controller {
                 false
             }
         }
-    }
-
-    /// Whether there is no such socket under other particulars either: a process may bind its socket to an interface after
-    /// the connect (`sock_bindtoindex`, Linux 5.7), and from then on a look-up without it finds nothing.
-    fn is_gone(&mut self, view: &ConnView) -> bool {
-        self.namespaces
-            .open(view.netns(), view.record.pid)
-            .and_then(|namespace| namespace.diag.exists_anywhere(view.record.cookie))
-            .is_ok_and(|exists| !exists)
     }
 
     fn free(&mut self, now: Ns, view: &ConnView) {

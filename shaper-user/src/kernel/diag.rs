@@ -1,6 +1,7 @@
 //! Finding and ending sockets of other processes through socket diagnostics (sock_diag(7)).
 
 use std::{
+    collections::HashSet,
     io,
     mem::size_of,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -99,22 +100,31 @@ impl Diag {
         })
     }
 
-    /// The same, whatever the socket's addresses and interface are by now: looks at every socket of the namespace for them.
+    /// Ends all TCP sockets with these cookies, whatever their addresses and interfaces are by now: looks at every socket of
+    /// the namespace, once. Those that there are not (any more) are passed over.
     ///
     /// # Errors
-    /// As [`Diag::destroy`].
-    pub fn destroy_anywhere(&self, cookie: u64) -> io::Result<()> {
-        let mut found = None;
+    /// As [`Diag::destroy`], but for `NotFound`; the first one, when all have been tried.
+    pub fn destroy_anywhere(&self, cookies: &HashSet<u64>) -> io::Result<()> {
+        let mut found = Vec::new();
         self.dump(ALL_STATES, |socket| {
-            if cookie_in(socket) == Some(cookie) {
-                found = Request::about(socket);
+            if cookie_in(socket).is_some_and(|cookie| cookies.contains(&cookie)) {
+                found.extend(Request::about(socket));
             }
         })?;
-        self.exchange(&Request {
-            kind: SOCK_DESTROY,
-            flags: (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16,
-            ..found.ok_or(io::ErrorKind::NotFound)?
-        })
+        let mut all = Ok(());
+        for socket in found {
+            let ended = self.exchange(&Request {
+                kind: SOCK_DESTROY,
+                flags: (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16,
+                ..socket
+            });
+            match ended {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                ended => all = all.and(ended),
+            }
+        }
+        all
     }
 
     /// All connected TCP sockets of the namespace, both families. Before Linux 5.9 their cgroups are not told, and the
@@ -128,17 +138,21 @@ impl Diag {
         Ok(sockets)
     }
 
-    /// Whether there is a TCP socket with this cookie, whatever its addresses and its interface: looks at every socket of
-    /// the namespace. What does not count here is what does not for [`Diag::exists`].
+    /// Those of `cookies` that TCP sockets have, whatever their addresses and interfaces: looks at every socket of the
+    /// namespace, once. What does not count here is what does not for [`Diag::exists`].
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn exists_anywhere(&self, cookie: u64) -> io::Result<bool> {
-        let mut found = false;
+    pub fn exist_anywhere(&self, cookies: &HashSet<u64>) -> io::Result<HashSet<u64>> {
+        let mut existing = HashSet::new();
         self.dump(ALL_STATES, |socket| {
-            found |= cookie_in(socket) == Some(cookie) && is_alive(socket);
+            if let Some(cookie) = cookie_in(socket).filter(|cookie| cookies.contains(cookie))
+                && is_alive(socket)
+            {
+                existing.insert(cookie);
+            }
         })?;
-        Ok(found)
+        Ok(existing)
     }
 
     /// Whether there is a TCP socket with this cookie between these addresses. What waits out TIME_WAIT, or an orphan's
