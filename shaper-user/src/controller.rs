@@ -36,7 +36,7 @@ mod vanished;
 
 use std::{collections::HashSet, io, sync::Arc, time::Duration};
 
-use shaper_common::{ABI_VERSION, Endpoint};
+use shaper_common::{ABI_VERSION, Endpoint, OnLoss};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, watch},
@@ -69,6 +69,7 @@ use self::{
 use crate::{
     authority::Authority,
     config::{Config, LaneConfig, Settings},
+    format,
     handle::Command,
     kernel::{
         self, CgroupRoot, Events, HEARTBEAT, Heart, KernelError, Loaded, Message, Namespaces,
@@ -361,6 +362,7 @@ impl Controller {
     }
 
     fn on_heartbeat(&mut self) {
+        self.tell_of_absence();
         self.heartbeat();
         if let Some(heart) = self.heart.take() {
             heart.hand_over();
@@ -390,6 +392,21 @@ impl Controller {
     fn refresh_classes(&mut self) {
         if let Err(error) = self.classes.refresh(&mut self.tables, &mut self.programs) {
             warn!(%error, "a class cgroup is not governed");
+        }
+    }
+
+    /// Tells when this controller has counted as gone: stopped by a signal, or on an overloaded host.
+    fn tell_of_absence(&self) {
+        let globals = self.tables.globals();
+        let silence = kernel::now().since(Ns(globals.heartbeat_ns.load()));
+        if silence.as_nanos() >= u128::from(globals.fail_after_ns.load())
+            && globals.on_loss.load() == OnLoss::Open as u32
+        {
+            warn!(
+                silence = %format::duration(silence),
+                "this controller gave no sign of life for longer than `fail_after`, so the gates were open; what passed then \
+                 is not governed until its connection ends (`shaper_ungoverned_total`)"
+            );
         }
     }
 

@@ -56,11 +56,12 @@ report(status=call(connection), address=ARGUMENTS[0])
 "#;
 
 struct Scene {
-    stage: Stage,
     server: NameServer,
     gateway: Gateway,
     controller: Controller,
     started: Instant,
+    // The last to go: the turn ends with it, and the next scenario takes the same address for its server.
+    stage: Stage,
 }
 
 impl Scene {
@@ -90,11 +91,11 @@ impl Scene {
             .asking(&server)
             .start()?;
         Ok(Self {
-            stage,
             server,
             gateway,
             controller,
             started,
+            stage,
         })
     }
 
