@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -44,6 +45,29 @@ impl HostListing {
                 .with_context(|| format!("cannot list {}", directory.display()))?;
         }
         Ok(Self(all))
+    }
+
+    /// As soon as nothing changes any more: what came before may be going still.
+    ///
+    /// # Errors
+    /// If something changes all the time.
+    pub fn at_rest() -> Result<Self> {
+        const PATIENCE: Duration = Duration::from_secs(20);
+        /// Longer than the kernel takes to free what nobody uses.
+        const REST: Duration = Duration::from_secs(1);
+        let mut before = Self::now()?;
+        poll_until(PATIENCE, || {
+            sleep(REST);
+            let now = Self::now();
+            match &now {
+                Ok(now) if *now != before => {
+                    before = now.clone();
+                    None
+                }
+                _ => Some(now),
+            }
+        })
+        .context("the host's programs, maps, cgroups or pins change all the time")?
     }
 
     /// Waits until nothing more is there than was, and nothing less. The kernel frees objects a moment after their last

@@ -147,7 +147,8 @@ fn an_interrupted_examination_takes_everything_away_before_it_ends() -> Result<(
         scratch_cgroups().ok().filter(|made| !made.is_empty())
     });
     assert!(there.is_some(), "it makes a cgroup");
-    doctor.signal(Signal::SIGINT)?;
+    // Not SIGINT, which what a shell runs in the background ignores.
+    doctor.signal(Signal::SIGTERM)?;
     let finished = doctor.finish(PATIENCE)?;
     assert!(finished.exit_code().is_err(), "it ended by the signal");
     ensure_nothing_left(&before)

@@ -49,7 +49,7 @@ fn at_work(stage: &Stage, gateway: &Gateway, controller: &Controller) -> Result<
 fn a_clean_end_leaves_the_host_as_it_was() -> Result<()> {
     let stage = Stage::set()?;
     let gateway = Gateway::answering(Answer::never())?;
-    let before = HostListing::now()?;
+    let before = HostListing::at_rest()?;
     let controller = builder(&stage, &gateway)?.start()?;
     at_work(&stage, &gateway, &controller)?;
     controller.stop_by(Signal::SIGINT)?;
@@ -63,7 +63,7 @@ fn an_end_that_stays_attached_and_a_detach_leave_the_host_as_it_was() -> Result<
     let gateway = Gateway::answering(Answer::never())?;
     // The bpf file system is mounted by the first that needs it, and stays mounted.
     drop(builder(&stage, &gateway)?.stays_attached()?.start()?);
-    let before = HostListing::now()?;
+    let before = HostListing::at_rest()?;
     let controller = builder(&stage, &gateway)?.stays_attached()?.start()?;
     at_work(&stage, &gateway, &controller)?;
     let detached = controller.terminated()?.detach()?;
@@ -83,7 +83,7 @@ fn a_kill_and_a_detach_leave_the_host_as_it_was() -> Result<()> {
         })
         .start()?;
     drop(builder(&stage, &gateway)?.stays_attached()?.start()?);
-    let before = HostListing::now()?;
+    let before = HostListing::at_rest()?;
     let controller = builder(&stage, &gateway)?
         .settings("on_controller_loss = \"closed\"")?
         .stays_attached()?
@@ -110,7 +110,7 @@ fn a_running_controller_ends_when_it_is_told_to_detach() -> Result<()> {
     let stage = Stage::set()?;
     let gateway = Gateway::answering(Answer::never())?;
     drop(builder(&stage, &gateway)?.stays_attached()?.start()?);
-    let before = HostListing::now()?;
+    let before = HostListing::at_rest()?;
     let controller = builder(&stage, &gateway)?.stays_attached()?.start()?;
     at_work(&stage, &gateway, &controller)?;
     let detached = controller.detach()?;
@@ -124,7 +124,7 @@ fn a_failed_start_leaves_the_host_as_it_was() -> Result<()> {
     let stage = Stage::set()?;
     let gateway = Gateway::answering(Answer::never())?;
     drop(builder(&stage, &gateway)?.stays_attached()?.start()?);
-    let before = HostListing::now()?;
+    let before = HostListing::at_rest()?;
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address: SocketAddr = taken.local_addr()?;
     let early = builder(&stage, &gateway)?
