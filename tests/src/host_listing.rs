@@ -14,6 +14,9 @@ use crate::cgroup::cgroup2_mount;
 use crate::clock::poll_until;
 use crate::kernel_state::bpftool;
 
+/// Where the control files of all instances are.
+const CONTROL_FILES: &str = "/run/shaper";
+
 /// The kernel's objects by kind, cgroups, pins and control files.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostListing(BTreeSet<String>);
@@ -40,7 +43,7 @@ impl HostListing {
                     .map(|Object { id, name, kind }| format!("{what} {id} {kind} {name}")),
             );
         }
-        for directory in [cgroup2_mount()?, "/sys/fs/bpf".into(), "/run/shaper".into()] {
+        for directory in [cgroup2_mount()?, "/sys/fs/bpf".into(), CONTROL_FILES.into()] {
             walk(&directory, &mut all)
                 .with_context(|| format!("cannot list {}", directory.display()))?;
         }
@@ -79,19 +82,29 @@ impl HostListing {
         const PATIENCE: Duration = Duration::from_secs(5);
         let mut now = Self::now()?;
         poll_until(PATIENCE, || {
-            if now == *self {
+            if self.more(&now).is_empty() && self.less(&now).is_empty() {
                 return Some(Ok(()));
             }
             Self::now().map(|again| now = again).err().map(Err)
         })
         .unwrap_or(Ok(()))?;
-        let more: Vec<_> = now.0.difference(&self.0).collect();
-        let less: Vec<_> = self.0.difference(&now.0).collect();
+        let (more, less) = (self.more(&now), self.less(&now));
         ensure!(
             more.is_empty() && less.is_empty(),
             "left behind: {more:#?}; gone: {less:#?}"
         );
         Ok(())
+    }
+
+    /// What is there `now` and was not.
+    fn more<'a>(&'a self, now: &'a Self) -> Vec<&'a String> {
+        now.0.difference(&self.0).collect()
+    }
+
+    /// What was there and is not there `now`. The directory of the control files goes with the last one, whoever made it.
+    fn less<'a>(&'a self, now: &'a Self) -> Vec<&'a String> {
+        let gone = self.0.difference(&now.0);
+        gone.filter(|entry| *entry != CONTROL_FILES).collect()
     }
 
     /// The paths that have `part` in them.
