@@ -36,7 +36,7 @@ mod vanished;
 
 use std::{collections::HashSet, io, sync::Arc, time::Duration};
 
-use shaper_common::{ABI_VERSION, Endpoint, OnLoss};
+use shaper_common::{ABI_VERSION, Endpoint, Event as KernelEvent, OnLoss, RING_BYTES};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, watch},
@@ -347,6 +347,18 @@ impl Controller {
         self.backlog = true;
     }
 
+    /// Reads on before a picture, so that it overtakes little news: as much as fits into the ring, for more may come all the
+    /// time.
+    fn empty_ring(&mut self) {
+        const MOST: usize = (RING_BYTES as usize / size_of::<KernelEvent>()).div_ceil(TURN);
+        for _ in 0..MOST {
+            if !self.backlog {
+                return;
+            }
+            self.drain();
+        }
+    }
+
     fn on_time(&mut self) {
         if self.backlog {
             self.drain();
@@ -377,6 +389,7 @@ impl Controller {
         self.tell_left_out(now);
         if now.since(self.reconciled) >= RECONCILE {
             self.reconciled = now;
+            self.empty_ring();
             self.count_lost_news();
             let doubtful = self.reconcile(now);
             self.drift.doubt(doubtful);

@@ -54,7 +54,8 @@ pub(super) struct Lane {
     pub(super) pause: Option<Pause>,
     /// Nobody is admitted and no credit minted before this instant: the policy's picture is known to be behind.
     pub(super) stalled_until: Option<Ns>,
-    /// Expired waiters whose sockets have not disappeared yet.
+    /// Waiters whose wait has ended without a start and whose last news has not come yet: an expired one's socket is still
+    /// there, and of one that was gone at its turn even the news of its wait may still come.
     pub(super) leaving: HashSet<ConnHandle>,
     /// What the kernel was last told; `None`: nothing yet.
     pub(super) published: Option<Published>,
@@ -386,7 +387,10 @@ impl Lane {
             turn.ended.remove(index);
         }
         match why {
-            AdmitFailure::Gone => self.leave_ticket(waiter, turn.now),
+            AdmitFailure::Gone => {
+                self.leaving.insert(conn);
+                self.leave_ticket(waiter, turn.now);
+            }
             AdmitFailure::NoRoom => {
                 self.put_in_line(waiter, turn.names);
                 if self.rules.observes() {

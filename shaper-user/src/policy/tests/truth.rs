@@ -74,6 +74,28 @@ fn a_picture_makes_good_for_lost_news() {
     );
 }
 
+/// A9: a waiter that only a picture told of, and that is gone when its turn comes, is counted once: the news of its wait, when
+/// it comes, is of no other one.
+#[test]
+fn a_waiter_gone_before_its_turn_is_counted_once_however_late_its_news() {
+    let rules = |limit| LaneRules {
+        ticket_grace: Duration::ZERO,
+        ..rules(limit)
+    };
+    let mut world = World::new(rules(1));
+    world.arrive(Normal);
+    let waiter = world.connect(Normal, None).unwrap();
+    world.tell(Event::Reconcile(world.kernel.picture()));
+    assert_eq!(world.line(), [waiter]);
+    world.kernel.close(waiter);
+    world.reload(rules(2));
+    world.pass_without_news(SECOND);
+    assert_eq!(world.view().counters.get(Normal, Outcome::Gone), 1);
+    world.deliver_all();
+    world.pass(SECOND);
+    assert_eq!(world.view().counters.get(Normal, Outcome::Gone), 1);
+}
+
 /// E4: news that is older than a picture does not undo it, and starts are counted once.
 #[test]
 fn a_picture_that_overtakes_its_news_counts_nothing_twice() {
