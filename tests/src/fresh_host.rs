@@ -133,12 +133,12 @@ impl FreshHost {
         let target = checkout().join("target");
         fs::create_dir_all(&target)?;
         attach(None, &target, Some("tmpfs"), MsFlags::empty(), "")?;
-        fs::create_dir(target.join("release"))?;
-        executable(&target.join("release/shaper"), &program)?;
+        fs::create_dir(target.join("quick"))?;
+        executable(&target.join("quick/shaper"), &program)?;
         self.stand_in(
             "cargo",
             "test \"$*\" = \"xtask run\" || { echo \"cargo $* is not stood in for\"; exit 64; }\n\
-             exec target/release/shaper run",
+             exec target/quick/shaper run",
         )
     }
 
