@@ -30,6 +30,7 @@ mod record;
 mod reload;
 mod report;
 mod schedule;
+mod stillness;
 mod translate;
 mod turned_away;
 mod vanished;
@@ -64,6 +65,7 @@ use self::{
     nudge::Nudges,
     parking::Parking,
     preexisting::Preexisting,
+    stillness::Stillness,
     vanished::Vanished,
 };
 use crate::{
@@ -112,9 +114,12 @@ pub struct Start {
     pub authority: Authority,
 }
 
-/// Waits for `deadline`. What is due is not left to the runtime's timers, which count whole milliseconds and round up: a
+/// Waits for `deadline`, for ever if there is none. What is due is not left to the runtime's timers, which count whole milliseconds and round up: a
 /// waiter would wait for that. The runtime looks at everything else in between.
-async fn until(deadline: Ns) {
+async fn until(deadline: Option<Ns>) {
+    let Some(deadline) = deadline else {
+        return std::future::pending().await;
+    };
     let wait = deadline.since(kernel::now());
     if wait.is_zero() {
         tokio::task::yield_now().await;
@@ -138,6 +143,7 @@ pub struct Controller {
     lingering: Lingering,
     preexisting: Preexisting,
     drift: Drift,
+    stillness: Stillness,
     vanished: Vanished,
     hidden: Hidden,
     /// The ring holds more than one turn's worth.
@@ -227,6 +233,7 @@ impl Controller {
             lingering: Lingering::default(),
             preexisting: Preexisting::default(),
             drift: Drift::default(),
+            stillness: Stillness::default(),
             vanished: Vanished::default(),
             hidden: Hidden::default(),
             backlog: false,
@@ -391,9 +398,11 @@ impl Controller {
             self.reconciled = now;
             self.empty_ring();
             self.count_lost_news();
-            let doubtful = self.reconcile(now);
-            self.drift.doubt(doubtful);
-            self.mend_counts();
+            if self.may_have_drifted(now) {
+                let doubtful = self.reconcile(now);
+                self.drift.doubt(doubtful);
+                self.mend_counts();
+            }
             self.free_vanished(now);
             self.bury_lanes(now);
             self.hear_answers(now);
@@ -427,9 +436,10 @@ impl Controller {
         self.tables.globals().heartbeat_ns.store(kernel::now().0);
     }
 
-    fn deadline(&self) -> Ns {
+    /// When the loop has something to do, unless something happens first.
+    fn deadline(&self) -> Option<Ns> {
         if self.backlog {
-            return Ns(0);
+            return Some(Ns(0));
         }
         let deadlines = [
             self.policy.next_deadline(),
@@ -437,11 +447,7 @@ impl Controller {
             self.parking.next_deadline(),
             self.lingering.next_deadline(),
         ];
-        deadlines
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(kernel::now() + HEARTBEAT)
+        deadlines.into_iter().flatten().min()
     }
 
     fn set_globals(&self, config: &Config) {
@@ -457,6 +463,7 @@ impl Controller {
 
     fn set_lane(&mut self, config: LaneConfig) -> Result<(), LaneError> {
         let now = kernel::now();
+        self.stillness.moved();
         let (name, rules) = (config.name.clone(), config.rules.clone());
         let id = self.lanes.set(config, &self.tables, &self.metrics)?;
         self.policy

@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::{
     history::{Asker, Question, Report},
-    snapshot::{Snapshot, Waiters},
+    snapshot::{Levels, Snapshot, Waiters},
 };
 
 /// How long an answer is handed out again instead of asking for a new one.
@@ -26,6 +26,7 @@ const QUEUE: usize = 64;
 #[derive(Debug)]
 pub enum Command {
     Snapshot(oneshot::Sender<Snapshot>),
+    Levels(oneshot::Sender<Levels>),
     Waiters(oneshot::Sender<Waiters>),
     /// What happened, from the history.
     Stats {
@@ -58,6 +59,7 @@ impl Command {
     pub fn is_abandoned(&self) -> bool {
         match self {
             Self::Snapshot(reply) => reply.is_closed(),
+            Self::Levels(reply) => reply.is_closed(),
             Self::Waiters(reply) => reply.is_closed(),
             Self::Stats { asker, .. } => asker.is_closed(),
             Self::Pause { reply, .. }
@@ -195,6 +197,14 @@ impl Handle {
             .await
     }
 
+    /// How full the lanes are, now.
+    ///
+    /// # Errors
+    /// [`HandleError::NoAnswer`] and [`HandleError::Gone`].
+    pub async fn levels(&self) -> Result<Levels, HandleError> {
+        self.bounded(self.ask(Command::Levels)).await
+    }
+
     /// Who waits, with the names of their processes, at most 100 ms old.
     ///
     /// # Errors
@@ -318,6 +328,7 @@ pub(crate) mod stub {
             // Whoever asked may have given up.
             let _ = match command {
                 Command::Snapshot(reply) => reply.send(samples::busy()).is_ok(),
+                Command::Levels(reply) => reply.send(Levels::of(&samples::busy())).is_ok(),
                 Command::Stats { question, asker } => {
                     let known = question.lane.map_or(Ok(()), known);
                     asker.send(known.map(|()| two_hours())).is_ok()

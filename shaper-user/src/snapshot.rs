@@ -25,6 +25,44 @@ pub struct Snapshot {
     pub last_reload_error: Option<String>,
 }
 
+/// How full all lanes are at one instant: less than a [`Snapshot`], at a cost that does not grow with those who wait.
+#[derive(Clone, Debug, Serialize)]
+pub struct Levels {
+    pub at: Timestamp,
+    pub lanes: Vec<LaneLevel>,
+}
+
+impl Levels {
+    /// The same instant as the snapshot's.
+    pub fn of(snapshot: &Snapshot) -> Self {
+        Self {
+            at: snapshot.generated_at,
+            lanes: snapshot.lanes.iter().map(LaneLevel::of).collect(),
+        }
+    }
+}
+
+/// How full one lane is; fields as of a [`LaneSnapshot`].
+#[derive(Clone, Debug, Serialize)]
+pub struct LaneLevel {
+    pub lane: String,
+    pub inflight: u32,
+    pub queued: u32,
+    #[serde(rename = "oldest_wait_s", with = "seconds")]
+    pub oldest_wait: Duration,
+}
+
+impl LaneLevel {
+    fn of(lane: &LaneSnapshot) -> Self {
+        Self {
+            lane: lane.lane.clone(),
+            inflight: lane.inflight,
+            queued: lane.queued,
+            oldest_wait: lane.oldest_wait,
+        }
+    }
+}
+
 /// One lane. Times are in seconds, as the field names say.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaneSnapshot {

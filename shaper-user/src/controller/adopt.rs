@@ -37,6 +37,7 @@ impl Controller {
         self.lanes.retire_the_rest(&self.tables);
 
         let now = kernel::now();
+        let views: Vec<_> = self.tables.views().collect();
         let mut survey = self.survey(now);
         let remembered = self.remembered();
         for (id, lane) in ids {
@@ -52,7 +53,7 @@ impl Controller {
         // Everything is new to this policy.
         let _ = self.policy.drain_corrected();
         self.carry_out(now);
-        self.go_on(now, &survey.views);
+        self.go_on(now, &views);
         self.bury_lanes(now);
         Ok(())
     }

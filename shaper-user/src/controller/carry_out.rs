@@ -30,6 +30,7 @@ impl Controller {
     }
 
     fn act(&mut self, now: Ns, action: Action) {
+        self.stillness.moved();
         match action {
             Action::Admit {
                 lane, conn, floor, ..

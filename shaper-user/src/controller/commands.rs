@@ -27,8 +27,10 @@ impl Controller {
         // A reply that nobody takes any more is lost on purpose.
         match command {
             Command::Snapshot(reply) => {
-                self.count_kernel();
                 let _ = reply.send(self.snapshot());
+            }
+            Command::Levels(reply) => {
+                let _ = reply.send(self.levels());
             }
             Command::Waiters(reply) => {
                 let _ = reply.send(self.waiters());
@@ -105,6 +107,7 @@ impl Controller {
     fn tell(&mut self, lane: &str, event: Event) -> Result<(), CommandError> {
         let id = self.known(lane)?;
         let now = kernel::now();
+        self.stillness.moved();
         self.policy.on_event(now, id, event, &mut self.actions);
         self.carry_out(now);
         Ok(())

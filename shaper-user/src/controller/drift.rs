@@ -20,7 +20,7 @@ const LOOKS: usize = 4;
 
 /// Age at which a record whose socket TCP never took up is given back: a connect that failed at once (no route), on a
 /// socket that its program keeps.
-const UNTRACKED_MAX_AGE: std::time::Duration = std::time::Duration::from_secs(5);
+pub(super) const UNTRACKED_MAX_AGE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// What the records of a lane add up to, or how far its counts are from that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -213,6 +213,11 @@ fn sums_of_records(tables: &Tables) -> Records {
         }
     }
     records
+}
+
+/// Whether [`Controller::reap`] may have something to do with the connection.
+pub(super) fn is_to_be_reaped(view: &ConnView) -> bool {
+    view.gate() == Gate::Doomed || view.record.tracked == 0
 }
 
 impl Controller {

@@ -4,7 +4,7 @@
 //! To find one takes a look at all sockets of its namespace, on the loop. So they are looked for together, and a few
 //! namespaces at a time: no process can keep the loop busy with them.
 
-use std::{borrow::Borrow, collections::HashSet, mem};
+use std::{collections::HashSet, mem};
 
 use shaper_common::ConnId;
 
@@ -50,7 +50,7 @@ impl Controller {
 
     /// Those of one namespace's records whose sockets certainly exist no more, under whatever particulars. None if the
     /// namespace cannot be asked.
-    pub(super) fn gone_for_certain<'a>(&mut self, batch: Vec<&'a ConnView>) -> Vec<&'a ConnView> {
+    pub(super) fn gone_for_certain(&mut self, batch: Vec<ConnView>) -> Vec<ConnView> {
         let existing = self
             .namespaces
             .open(batch[0].netns(), batch[0].record.pid)
@@ -65,11 +65,8 @@ impl Controller {
     }
 }
 
-fn cookies(batch: &[impl Borrow<ConnView>]) -> HashSet<u64> {
-    batch
-        .iter()
-        .map(|view| view.borrow().record.cookie)
-        .collect()
+fn cookies(batch: &[ConnView]) -> HashSet<u64> {
+    batch.iter().map(|view| view.record.cookie).collect()
 }
 
 /// What may be looked for in one go, by namespace, none of them empty; and what is left for the next. Who comes first is

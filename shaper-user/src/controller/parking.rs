@@ -154,6 +154,11 @@ impl Parking {
         }
     }
 
+    /// Those that have a slot.
+    pub fn open(&self) -> impl Iterator<Item = ConnId> {
+        self.open.keys().copied()
+    }
+
     /// Something has happened on `id` that may end its use of the slot.
     pub fn look_soon(&mut self, id: ConnId, at: Ns) {
         self.looks.hasten(id, at);

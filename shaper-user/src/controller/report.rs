@@ -16,16 +16,18 @@ use crate::{
     metrics::Direction,
     policy::{GatewayError, LaneRules, LaneView, Ns},
     snapshot::{
-        AccountSnapshot, ByClass, LaneSnapshot, Mode, Snapshot, Stage, Ungoverned, WAITERS_TOLD,
-        Waiter, Waiters,
+        AccountSnapshot, ByClass, LaneLevel, LaneSnapshot, Levels, Mode, Snapshot, Stage,
+        Ungoverned, WAITERS_TOLD, Waiter, Waiters,
     },
 };
 
 impl Controller {
+    /// All lanes, and the metrics brought up to the same moment.
     pub(super) fn snapshot(&mut self) -> Snapshot {
         self.drain();
         let now = kernel::now();
         let census = Census::take(&self.tables);
+        self.count_kernel(now, &census);
         let lanes: Vec<_> = self
             .lanes
             .iter()
@@ -55,6 +57,25 @@ impl Controller {
                 .collect(),
             lanes,
             last_reload_error: self.last_reload_error.clone(),
+        }
+    }
+
+    /// Less than a snapshot, for next to nothing.
+    pub(super) fn levels(&mut self) -> Levels {
+        self.drain();
+        let now = kernel::now();
+        let lanes = self.lanes.iter().filter_map(|(id, lane)| {
+            let level = self.policy.level(now, id)?;
+            Some(LaneLevel {
+                lane: lane.config.name.clone(),
+                inflight: level.in_flight,
+                queued: level.queued,
+                oldest_wait: level.oldest_wait.unwrap_or_default(),
+            })
+        });
+        Levels {
+            at: Timestamp::now(),
+            lanes: lanes.collect(),
         }
     }
 
@@ -162,8 +183,7 @@ impl Controller {
 
     /// Tells the metrics of the payload since the last time: of connections that have ended, which the kernel sums up,
     /// and of present ones. One that ends in between is counted late, never twice.
-    fn count_bytes(&mut self) {
-        let census = Census::take(&self.tables);
+    fn count_bytes(&mut self, census: &Census) {
         for (id, lane) in self.lanes.iter_mut() {
             let Some(element) = self.tables.lanes.get(u32::from(id.0)) else {
                 continue;
@@ -185,9 +205,9 @@ impl Controller {
     }
 
     /// Takes the kernel's counters over into the metrics.
-    pub(super) fn count_kernel(&mut self) {
-        self.count_refusals(kernel::now());
-        self.count_bytes();
+    fn count_kernel(&mut self, now: Ns, census: &Census) {
+        self.count_refusals(now);
+        self.count_bytes(census);
         self.metrics
             .set_kernel_counters(|counter| self.tables.counter(counter).unwrap_or(0));
     }

@@ -18,8 +18,12 @@ use crate::{
     policy::Ns,
 };
 
-/// Sockets looked up in one round: some milliseconds' worth, for the loop waits meanwhile. All records have their turn.
+/// Sockets looked up in turn in one round: some milliseconds' worth, for the loop waits meanwhile. As many that have a slot
+/// are looked up in every round.
 const LOOKUPS: usize = 1024;
+
+/// Those in turn while nothing moves.
+const LOOKUPS_WHEN_STILL: usize = 64;
 
 /// What the last round left in doubt, and where it ended.
 #[derive(Debug, Default)]
@@ -34,34 +38,43 @@ impl Controller {
     /// Frees records whose sockets were missing in this round and in the one before: a socket that has just ended has
     /// news of it on the way. Before that they are looked for everywhere, for one may be hidden.
     pub(super) fn free_vanished(&mut self, now: Ns) {
-        let views: Vec<_> = self.tables.views().filter(has_a_socket).collect();
-        let from = views.partition_point(|view| view.id.index < self.vanished.next);
-        let turn: Vec<_> = views[from..].iter().chain(&views[..from]).collect();
-        // Their second look comes now, whoever's turn it is.
-        let doubtful = |view: &&ConnView| self.vanished.missed.contains_key(&view.id);
-        let (again, others): (Vec<&ConnView>, Vec<&ConnView>) =
-            turn.into_iter().partition(doubtful);
-        let others = &others[..others.len().min(LOOKUPS.saturating_sub(again.len()))];
+        let Vanished { missed, next } = &self.vanished;
+        // The second look comes now, whoever's turn it is; and others wait for slots.
+        let again = missed.keys().copied();
+        let open = self.parking.open().filter(|id| !missed.contains_key(id));
+        let first = again.chain(open.take(LOOKUPS));
+        let first = first.filter_map(|id| self.tables.view(id));
+        let mut looked_for: Vec<_> = first.filter(has_a_socket).collect();
+
+        let most = if self.stillness.is_still() {
+            LOOKUPS_WHEN_STILL
+        } else {
+            LOOKUPS
+        };
+        let chosen: HashSet<_> = looked_for.iter().map(|view| view.id).collect();
+        let below_next = self.tables.views().take_while(|view| view.id.index < *next);
+        let turn = self.tables.views_from(*next).chain(below_next);
+        let others = turn.filter(|view| has_a_socket(view) && !chosen.contains(&view.id));
+        let others: Vec<_> = others.take(most).collect();
         if let Some(last) = others.last() {
             self.vanished.next = last.id.index + 1;
         }
 
+        looked_for.extend(others);
         let mut closed = HashSet::new();
-        let mut missing = again;
-        missing.extend(others);
-        missing.retain(|view| self.is_missing(view, &mut closed));
+        looked_for.retain(|view| self.is_missing(view, &mut closed));
         let before = mem::take(&mut self.vanished.missed);
         let rounds = |view: &ConnView| before.get(&view.id).copied().unwrap_or(0);
         let (mut again, first): (Vec<_>, Vec<_>) =
-            missing.into_iter().partition(|view| rounds(view) > 0);
-        again.sort_by_key(|view| Reverse(rounds(view)));
+            looked_for.into_iter().partition(|view| rounds(view) > 0);
+        again.sort_by_key(|view| (Reverse(rounds(view)), view.id.index));
         let (batches, later) = in_one_go(again, |view| view.netns());
         for view in first.into_iter().chain(later) {
-            self.vanished.missed.insert(view.id, rounds(view) + 1);
+            self.vanished.missed.insert(view.id, rounds(&view) + 1);
         }
         for batch in batches {
             for view in self.gone_for_certain(batch) {
-                self.free(now, view);
+                self.free(now, &view);
             }
         }
     }

@@ -18,6 +18,7 @@ pub enum Message {
 /// The consumer's side of the event ring.
 pub struct Events {
     ring: RingBuf<MapData>,
+    taken: u64,
     #[cfg(debug_assertions)]
     faults: super::faults::Faults,
 }
@@ -26,9 +27,15 @@ impl Events {
     pub(super) fn new(ring: RingBuf<MapData>) -> Self {
         Self {
             ring,
+            taken: 0,
             #[cfg(debug_assertions)]
             faults: super::faults::Faults::from_environment(),
         }
+    }
+
+    /// How many records have been taken out of the ring.
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Throws away what is in the ring: news to a controller that is gone. No more than fits into it, for more may come
@@ -57,17 +64,18 @@ impl Iterator for Events {
 
     /// The next message; `None` when the ring is empty.
     fn next(&mut self) -> Option<Message> {
-        let ring = &mut self.ring;
+        let (ring, taken) = (&mut self.ring, &mut self.taken);
         #[cfg(debug_assertions)]
-        return self.faults.next(|| read(ring));
+        return self.faults.next(|| read(ring, taken));
         #[cfg(not(debug_assertions))]
-        read(ring)
+        read(ring, taken)
     }
 }
 
-fn read(ring: &mut RingBuf<MapData>) -> Option<Message> {
+fn read(ring: &mut RingBuf<MapData>, taken: &mut u64) -> Option<Message> {
     loop {
         let item = ring.next()?;
+        *taken += 1;
         // SAFETY: in both cases long enough, and every bit pattern is a valid value.
         unsafe {
             if item.len() >= size_of::<Glimpse>() {

@@ -132,11 +132,6 @@ impl SharedArray<Conn> {
             }
         })
     }
-
-    /// The words of all records.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, ConnWords<'_>)> {
-        (0..self.len()).filter_map(|index| Some((index, self.get(index)?)))
-    }
 }
 
 impl<T> Drop for SharedArray<T> {

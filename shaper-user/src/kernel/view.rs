@@ -122,23 +122,33 @@ impl Tables {
 
     /// All records in use.
     pub fn views(&self) -> impl Iterator<Item = ConnView> + '_ {
-        (0..self.ever_used()).filter_map(|index| self.view_at(index))
+        self.views_from(0)
     }
 
-    /// How many records have ever been used. Free ones are kept on a stack, on which unused ones lie at the bottom in
-    /// order, so that the used ones are the first: some zero words in a row are not connections about to begin.
-    fn ever_used(&self) -> u32 {
+    /// The records in use from `first` on, by index.
+    pub fn views_from(&self, first: u32) -> impl Iterator<Item = ConnView> + '_ {
+        self.words_from(first)
+            .filter_map(|(index, _)| self.view_at(index))
+    }
+
+    /// How many records have ever been used.
+    pub fn ever_used(&self) -> u32 {
+        self.words_from(0).count() as u32
+    }
+
+    /// Free records are kept on a stack, on which unused ones lie at the bottom in order, so that the used ones are the
+    /// first: some zero words in a row are not connections about to begin.
+    fn words_from(&self, first: u32) -> impl Iterator<Item = (u32, GateWord)> + '_ {
         let mut unused = 0;
-        for (index, conn) in self.conns.iter() {
-            unused = if conn.gate.load() == 0 { unused + 1 } else { 0 };
-            if unused == UNUSED_IN_A_ROW {
-                return index + 1 - UNUSED_IN_A_ROW;
-            }
-        }
-        self.conns.len()
+        (first..self.conns.len()).map_while(move |index| {
+            let word = self.conns.get(index)?.gate.load();
+            unused = if word == 0 { unused + 1 } else { 0 };
+            (unused < UNUSED_IN_A_ROW).then_some((index, GateWord::from_bits(word)))
+        })
     }
 
-    fn view_at(&self, index: u32) -> Option<ConnView> {
+    /// What there is at `index`; `None` if the record is free.
+    pub fn view_at(&self, index: u32) -> Option<ConnView> {
         let conn = self.conns.get(index)?;
         loop {
             let word = GateWord::from_bits(conn.gate.load());

@@ -64,7 +64,7 @@ pub use rules::{Adaptive, ConnectHold, LaneRules, Pace, PaceMode};
 pub use shadow::{Setbacks, WouldHave};
 pub use signal::{AnswerHead, Erred, Fault, GatewayError, Sign};
 pub use time::Ns;
-pub use view::{AccountView, FirstByteView, LaneView, Limits, WaiterView};
+pub use view::{AccountView, FirstByteView, LaneView, Level, Limits, WaiterView};
 pub use wait_bins::WaitBins;
 
 use account::AccountNames;
@@ -236,6 +236,11 @@ impl Policy {
     /// A lane as the snapshot shows it. Its cost grows with the number of accounts, not of waiters.
     pub fn view(&self, now: Ns, lane: LaneId) -> Option<LaneView> {
         self.lanes.get(&lane).map(|lane| lane.view(now))
+    }
+
+    /// A lane's numbers. Its cost does not grow.
+    pub fn level(&self, now: Ns, lane: LaneId) -> Option<Level> {
+        self.lanes.get(&lane).map(|lane| lane.level(now))
     }
 
     /// A lane's waiters, the next one first. Lazy: take as many as you show.

@@ -57,6 +57,16 @@ pub struct LaneView {
     pub would_have: Option<WouldHave>,
 }
 
+/// What most of the time is enough to know of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Slots in use.
+    pub in_flight: u32,
+    pub queued: u32,
+    /// The longest that a present waiter has waited; `None`: nobody waits.
+    pub oldest_wait: Option<Duration>,
+}
+
 /// How long first bytes take, from the moment a request began to leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FirstByteView {
@@ -110,11 +120,6 @@ impl Lane {
         let [p50, p90] = recent.first_bytes(now, [0.5, 0.9]);
         let usual = self.health.first_bytes.usual();
         let trouble = self.health.trouble(now);
-        let oldest = Class::ALL
-            .into_iter()
-            .filter_map(|class| self.queue.oldest_of(class))
-            .map(|waiter| waiter.place.arrived)
-            .min();
         LaneView {
             name: self.name.clone(),
             limits: self.limits(),
@@ -123,7 +128,7 @@ impl Lane {
             credits: self.ledger.credits(),
             queued: self.queue.by_class(),
             tickets: self.tickets.len() as u32,
-            oldest_wait: oldest.map(|arrived| now.since(arrived)),
+            oldest_wait: self.oldest_wait(now),
             wait_p50,
             wait_p90,
             queue_timeouts: recent.timeouts(now),
@@ -144,6 +149,22 @@ impl Lane {
             starts: self.tally.starts.clone(),
             would_have: self.shadow.as_ref().map(|shadow| shadow.view(now)),
         }
+    }
+
+    pub(super) fn level(&self, now: Ns) -> Level {
+        Level {
+            in_flight: self.ledger.slots(),
+            queued: self.queue.by_class().iter().sum(),
+            oldest_wait: self.oldest_wait(now),
+        }
+    }
+
+    fn oldest_wait(&self, now: Ns) -> Option<Duration> {
+        let oldest = Class::ALL
+            .into_iter()
+            .filter_map(|class| self.queue.oldest_of(class));
+        let arrived = oldest.map(|waiter| waiter.place.arrived).min()?;
+        Some(now.since(arrived))
     }
 
     fn account_views(&self) -> Vec<AccountView> {

@@ -20,7 +20,7 @@ use tokio::{
 use super::unavailable;
 use crate::{
     handle::{Handle, HandleError},
-    snapshot::{LaneSnapshot, Snapshot, Waiters},
+    snapshot::{Levels, Snapshot, Waiters},
     words,
 };
 
@@ -44,47 +44,18 @@ struct Look<'a> {
     words: Vec<String>,
 }
 
-/// What the charts of one lane need of one look.
-#[derive(Clone, Debug, Serialize)]
-struct Point {
-    lane: String,
-    inflight: u32,
-    queued: u32,
-    oldest_wait_s: f64,
-}
-
-impl Point {
-    fn of(lane: &LaneSnapshot) -> Self {
-        Self {
-            lane: lane.lane.clone(),
-            inflight: lane.inflight,
-            queued: lane.queued,
-            oldest_wait_s: lane.oldest_wait.as_secs_f64(),
-        }
-    }
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Moment {
-    at: jiff::Timestamp,
-    points: Vec<Point>,
-}
-
 /// The last five minutes, oldest first.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Past {
-    moments: VecDeque<Moment>,
+    moments: VecDeque<Levels>,
 }
 
 impl Past {
-    fn push(&mut self, snapshot: &Snapshot) {
+    fn push(&mut self, levels: Levels) {
         if self.moments.len() == KEPT {
             self.moments.pop_front();
         }
-        self.moments.push_back(Moment {
-            at: snapshot.generated_at,
-            points: snapshot.lanes.iter().map(Point::of).collect(),
-        });
+        self.moments.push_back(levels);
     }
 }
 
@@ -154,14 +125,12 @@ impl Publisher {
 
     /// The event to send. While nobody listens only the past is kept.
     async fn look(&self) -> Result<Bytes, HandleError> {
-        let snapshot = self.handle.snapshot().await?;
-        let past = self.current.borrow().past.clone();
-        past.lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .push(&snapshot);
         if self.streams.available_permits() == STREAMS {
+            self.remember(self.handle.levels().await?);
             return Ok(Bytes::new());
         }
+        let snapshot = self.handle.snapshot().await?;
+        self.remember(Levels::of(&snapshot));
         let waiters = self.handle.waiters().await?;
         let at = snapshot.generated_at;
         let words = snapshot.lanes.iter().map(|lane| words::diagnosis(lane, at));
@@ -173,6 +142,13 @@ impl Publisher {
                 words: words.collect(),
             },
         ))
+    }
+
+    fn remember(&self, levels: Levels) {
+        let past = self.current.borrow().past.clone();
+        past.lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .push(levels);
     }
 }
 
@@ -289,7 +265,7 @@ mod tests {
             );
             assert_eq!(look["words"][0], "9 wait on purpose: 6 of 6 slots in use.");
             let hello = next(&mut open(server), "hello");
-            let point = &hello["past"]["moments"][0]["points"][0];
+            let point = &hello["past"]["moments"][0]["lanes"][0];
             assert_eq!(point["queued"], 9, "{hello}");
         });
     }
@@ -358,7 +334,7 @@ mod tests {
     fn the_past_is_five_minutes() {
         let mut past = Past::default();
         for _ in 0..2 * KEPT {
-            past.push(&samples::busy());
+            past.push(Levels::of(&samples::busy()));
         }
         assert_eq!(past.moments.len(), KEPT);
     }

@@ -353,7 +353,7 @@ function follow() {
     const hello = JSON.parse(data);
     byId("unlock").hidden = !hello.changeable;
     past.clear();
-    for (const { at, points } of hello.past.moments) remember(Date.parse(at) / 1000, points);
+    for (const { at, lanes } of hello.past.moments) remember(Date.parse(at) / 1000, lanes);
   });
   events.addEventListener("look", ({ data }) => {
     heard = Date.now();

@@ -2,13 +2,14 @@
 
 use std::{
     fs,
+    hint::black_box,
     net::{Ipv4Addr, SocketAddr},
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
-use nix::unistd::Pid;
+use nix::{time::ClockId, unistd::Pid};
 use shaper_tests::{
     controller::Controller, kernel_state::Maps, lane_file::LaneFile, netns::VethPair, stage::Stage,
 };
@@ -28,6 +29,9 @@ const WAITERS: [usize; 4] = [0, 1_000, 10_000, 50_000];
 /// Sockets of one client process, within the number of files that a process may open by default on most hosts.
 const A_PROCESS: usize = 10_000;
 
+/// Pages of memory that stand for the code and data of a small program's turn.
+const PAGES: usize = 100;
+
 /// The number that the goals are for.
 const PROMISED: usize = 10_000;
 
@@ -35,7 +39,11 @@ const PROMISED: usize = 10_000;
 /// without a request would lose its slot after a second, as one that was opened ahead of need.
 const SERVICE_TIME: Duration = Duration::from_secs(3600);
 
-/// For how long a process is watched that has nothing to do. The controller looks through its tables every five seconds.
+/// After this nothing is new to a process any more. The controller compares its picture with the kernel's tables three times
+/// more after anything has happened, every five seconds.
+const SETTLE: Duration = Duration::from_secs(25);
+
+/// For how long a process is watched that has nothing to do.
 const WATCH: Duration = Duration::from_secs(10);
 
 /// More addresses than one, for a client has but so many ports for each.
@@ -116,7 +124,27 @@ pub fn run() -> Result<Report> {
             |_| true,
         )?
     };
-    Ok(report(&shaper, &haproxy, maps))
+    let floor = cpu_of_waking(WATCH)?;
+    Ok(report(&shaper, &haproxy, maps, floor))
+}
+
+/// What a thread takes of a CPU that wakes as often as a controller shows signs of life, and touches a little memory: on
+/// some virtual machines memory that has lain still for a moment is dear.
+fn cpu_of_waking(watch: Duration) -> Result<f64> {
+    const PAUSE: Duration = Duration::from_millis(500);
+    const PAGE: usize = 4096;
+    let mut pages = vec![0_u8; PAGES * PAGE];
+    let clock = ClockId::CLOCK_THREAD_CPUTIME_ID;
+    let before = Duration::from(clock.now()?);
+    let begun = Instant::now();
+    while begun.elapsed() < watch {
+        sleep(PAUSE);
+        for page in pages.chunks_mut(PAGE) {
+            page[0] = black_box(page[0]).wrapping_add(1);
+        }
+    }
+    let used = Duration::from(clock.now()?) - before;
+    Ok(used.as_secs_f64() / begun.elapsed().as_secs_f64())
 }
 
 /// Lets more and more wait, as long as there are less than `room`, and looks at `process` each time.
@@ -129,7 +157,6 @@ fn needs(
     all_wait: impl Fn(usize) -> bool,
 ) -> Result<Vec<Need>> {
     const PATIENCE: Duration = Duration::from_secs(60);
-    const SETTLE: Duration = Duration::from_secs(3);
     let mut clients = Vec::new();
     let mut come = |count: usize| -> Result<()> {
         let mut left = count;
@@ -176,7 +203,7 @@ fn needs(
     Ok(needs)
 }
 
-fn report(shaper: &[Need], haproxy: &[Need], maps: u64) -> Report {
+fn report(shaper: &[Need], haproxy: &[Need], maps: u64, floor: f64) -> Report {
     let caption = format!(
         "Resident memory of the controller and of HAProxy while connects wait behind one, what of it is private, and the \
          share of one CPU that the process takes while nothing happens. Slabs: what the kernel's grew by, the clients' own \
@@ -198,6 +225,14 @@ fn report(shaper: &[Need], haproxy: &[Need], maps: u64) -> Report {
             table.push(format!("{process}, {} waiters", need.waiters), cells);
         }
     }
+    let label = format!("a thread that wakes twice a second and touches {PAGES} pages");
+    let cells = [
+        Cell::Absent,
+        Cell::Absent,
+        Cell::Value(floor, Unit::Share),
+        Cell::Absent,
+    ];
+    table.push(label, cells);
     let goals = shaper
         .iter()
         .find(|need| need.waiters == PROMISED)
