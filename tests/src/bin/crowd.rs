@@ -44,6 +44,7 @@ struct Counts {
     expired: AtomicU64,
     gave_up: AtomicU64,
     broken: AtomicU64,
+    reset: AtomicU64,
     times_us: [AtomicU32; TIMES],
 }
 
@@ -65,8 +66,11 @@ impl Counts {
             _ if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
                 &self.gave_up
             }
-            _ => {
+            errno => {
                 eprintln!("{error}");
+                if errno == Some(Errno::ECONNRESET) {
+                    self.reset.fetch_add(1, Ordering::Relaxed);
+                }
                 &self.broken
             }
         };
@@ -91,6 +95,7 @@ impl Counts {
             expired: load(&self.expired),
             gave_up: load(&self.gave_up),
             broken: load(&self.broken),
+            reset: load(&self.reset),
             killed,
             median_us: times.get(times.len() / 2).copied().unwrap_or(0).into(),
         }

@@ -90,6 +90,12 @@ impl Gateway {
         self.service.open.load(Ordering::Relaxed)
     }
 
+    /// Connections that were made, and whose clients neither sent a byte nor ended them: they know of none. Ask when all
+    /// clients are gone.
+    pub fn half_open(&self) -> usize {
+        self.connections() + self.service.half_open.load(Ordering::Relaxed)
+    }
+
     /// What the gateway has seen until now.
     pub fn tally(&self) -> Tally {
         self.service.meter.tally()
@@ -125,6 +131,8 @@ struct Service {
     stop: Latch,
     /// Connections whose threads are at work.
     open: AtomicUsize,
+    /// Connections that ended late and without a byte, when somebody else had the client's port.
+    half_open: AtomicUsize,
 }
 
 impl fmt::Debug for Service {
@@ -239,6 +247,7 @@ impl GatewayBuilder {
             tls,
             stop: Latch::shut(),
             open: AtomicUsize::new(0),
+            half_open: AtomicUsize::new(0),
         });
         let acceptors = self
             .listeners
