@@ -98,14 +98,15 @@ pub struct Report {
 ///
 /// Before Linux 6.19 the kernel may reset a client whose gateway is on the same host (`inet_ehash_insert` in
 /// docs/kernel-facts.md). It leaves a trace that no other reset does: the gateway's end of the connection is made, and
-/// waits for a first byte until the client's port is used again.
+/// waits for a first byte until the client's port is used again. So does a client that is killed while its request is held,
+/// where requests are: hence "at least".
 pub fn assert_no_other_error(reports: &[Report], gateway: &Gateway) {
     /// Measured: ten in 3,800,000, up to three in 560,000.
     const CONNECTS_PER_RESET: u64 = 50_000;
     let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
     let (reset, half_open) = (sum(|report| report.reset), gateway.half_open() as u64);
-    println!("reset by the kernel: {reset}");
+    println!("reset by the kernel: {reset}; half-open at the gateway: {half_open}");
     assert_eq!(sum(|report| report.broken), reset, "another error");
-    assert_eq!(reset, half_open, "resets, and what the gateway has of them");
+    assert!(half_open >= reset, "the gateway's ends know of the resets");
     assert!(reset <= 1 + sum(|report| report.attempts) / CONNECTS_PER_RESET);
 }
