@@ -83,7 +83,7 @@ use crate::{
     systemd::notify::Watchdog,
 };
 
-/// Time between two comparisons of the policy's picture with the maps.
+/// Time between two rounds in which the policy's picture, the maps and the sockets are compared.
 const RECONCILE: Duration = Duration::from_secs(5);
 
 /// Messages handled before anything else gets a turn: some milliseconds' worth.
@@ -114,8 +114,8 @@ pub struct Start {
     pub authority: Authority,
 }
 
-/// Waits for `deadline`, for ever if there is none. What is due is not left to the runtime's timers, which count whole milliseconds and round up: a
-/// waiter would wait for that. The runtime looks at everything else in between.
+/// Waits for `deadline`, for ever if there is none. What is due is not left to the runtime's timers, which count whole
+/// milliseconds and round up: a waiter would wait for that. The runtime looks at everything else in between.
 async fn until(deadline: Option<Ns>) {
     let Some(deadline) = deadline else {
         return std::future::pending().await;
@@ -363,6 +363,7 @@ impl Controller {
                 return;
             }
             self.drain();
+            self.heartbeat();
         }
     }
 
@@ -399,15 +400,26 @@ impl Controller {
             self.empty_ring();
             self.count_lost_news();
             if self.may_have_drifted(now) {
-                let doubtful = self.reconcile(now);
-                self.drift.doubt(doubtful);
-                self.mend_counts();
+                self.compare(now);
             }
+            self.heartbeat();
             self.free_vanished(now);
             self.bury_lanes(now);
             self.hear_answers(now);
             self.refresh_classes();
             self.preexisting.refresh(&self.classes);
+        }
+    }
+
+    /// Compares the policy's picture and the counts with the records.
+    fn compare(&mut self, now: Ns) {
+        let doubtful = self.reconcile(now);
+        self.heartbeat();
+        let is_settled = doubtful.is_empty();
+        self.drift.doubt(doubtful);
+        self.mend_counts();
+        if !is_settled || self.drift.is_pending() || self.accounts.is_retiring() {
+            self.stillness.moved();
         }
     }
 
@@ -432,6 +444,7 @@ impl Controller {
         }
     }
 
+    /// A sign of life. Also between the steps of a round, which are long where very many connections are.
     fn heartbeat(&self) {
         self.tables.globals().heartbeat_ns.store(kernel::now().0);
     }

@@ -65,6 +65,11 @@ impl Accounts {
         self.free.retain(|index| !taken.contains(index));
     }
 
+    /// Whether an element is to be taken back at the next look.
+    pub fn is_retiring(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     /// The name of an account: of its cgroup, or the id if that is gone already.
     pub fn name(&self, account: AccountId) -> String {
         let name = self.names.get(&account).cloned().flatten();

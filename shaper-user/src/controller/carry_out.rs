@@ -113,7 +113,11 @@ impl Controller {
     pub(super) fn park_idle(&mut self, now: Ns) {
         let lanes = &self.lanes;
         let idle_release = |lane| lanes.get(lane).map(|lane| lane.config.rules.idle_release);
-        for parked in self.parking.tick(now, &self.tables, idle_release) {
+        let parked = self.parking.tick(now, &self.tables, idle_release);
+        if self.parking.take_begun() {
+            self.stillness.moved();
+        }
+        for parked in parked {
             self.released(now, parked.lane, parked.id);
         }
         for id in self.lingering.take_due(now) {
@@ -127,6 +131,7 @@ impl Controller {
     }
 
     pub(super) fn gone(&mut self, now: Ns, lane: LaneId, id: ConnId) {
+        self.stillness.moved();
         let conn = handle(id);
         self.policy
             .on_event(now, lane, Event::Gone { conn }, &mut self.actions);
@@ -134,6 +139,7 @@ impl Controller {
     }
 
     pub(super) fn released(&mut self, now: Ns, lane: LaneId, id: ConnId) {
+        self.stillness.moved();
         let conn = handle(id);
         let event = Event::Released {
             conn,

@@ -100,6 +100,11 @@ impl Drift {
         self.unheard = conns;
     }
 
+    /// Whether a count differs from the records, and needs a second look.
+    pub fn is_pending(&self) -> bool {
+        !self.lanes.is_empty() || !self.accounts.is_empty()
+    }
+
     /// There is an event of this connection.
     pub fn heard_of(&mut self, conn: ConnId) {
         self.unheard.remove(&conn);
@@ -256,6 +261,7 @@ impl Controller {
             && let Some(lane) = view.lane()
             && let Some(gate) = self.tables.reap(view)
         {
+            self.stillness.moved();
             if gate.holds_slot() {
                 self.released(now, lane, view.id);
             } else if gate.waits() {

@@ -257,6 +257,10 @@ impl Lanes {
     }
 
     /// The removed lane whose connections still count on this element.
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     pub fn is_retired(&self, id: LaneId) -> bool {
         self.retired.contains_key(&id)
     }

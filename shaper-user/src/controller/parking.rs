@@ -138,20 +138,36 @@ pub struct ParkedNow {
     pub lane: LaneId,
 }
 
+/// A connection that has a slot.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    lane: LaneId,
+    /// A request was unanswered at the last look.
+    busy: bool,
+}
+
 /// The connections that have a slot, and when to look at each.
 #[derive(Debug, Default)]
 pub struct Parking {
-    open: HashMap<ConnId, LaneId>,
+    open: HashMap<ConnId, Open>,
     looks: Schedule,
+    /// Requests have begun of which nobody has told.
+    begun: bool,
     guesses: HashMap<LaneId, Guess>,
 }
 
 impl Parking {
     /// `id` has taken a slot.
     pub fn watch(&mut self, now: Ns, lane: LaneId, id: ConnId) {
-        if self.open.insert(id, lane).is_none() {
+        self.open.entry(id).or_insert_with(|| {
             self.looks.set(id, now);
-        }
+            Open { lane, busy: false }
+        });
+    }
+
+    /// Whether requests have begun, since the last call, of which the kernel does not tell.
+    pub fn take_begun(&mut self) -> bool {
+        std::mem::take(&mut self.begun)
     }
 
     /// Those that have a slot.
@@ -212,12 +228,15 @@ impl Parking {
     ) -> Vec<ParkedNow> {
         let mut parked = Vec::new();
         for id in self.looks.take_due(now) {
-            let lane = self.open.get(&id).copied();
+            let open = self.open.get_mut(&id);
             let view = tables.view(id).filter(|view| view.gate() == Gate::Open);
-            let (Some(lane), Some(view)) = (lane, view) else {
+            let (Some(open), Some(view)) = (open, view) else {
                 self.open.remove(&id);
                 continue;
             };
+            let lane = open.lane;
+            let was_busy = std::mem::replace(&mut open.busy, view.word.is_busy());
+            self.begun |= open.busy && !was_busy;
             let Some(configured) = idle_release(lane) else {
                 self.open.remove(&id);
                 continue;

@@ -13,7 +13,7 @@ use super::{
     translate::{conn_id, handle, held},
 };
 use crate::{
-    kernel::{ConnView, NetnsCookie},
+    kernel::{ConnView, Cursor, NetnsCookie},
     policy::{AccountId, ClientId, Event, LaneId, Ns, OpenConn, Picture, Stage},
 };
 
@@ -28,6 +28,8 @@ pub(super) struct Survey {
     open: HashSet<ConnId>,
     /// Accounts with connections.
     accounts: HashSet<(LaneId, AccountId)>,
+    /// Waiters that are not counted on their account.
+    unsettled: Vec<(LaneId, AccountId, ConnId)>,
     /// The gateways' ends.
     remotes: HashSet<Endpoint>,
     namespaces: HashSet<NetnsCookie>,
@@ -65,28 +67,18 @@ impl Controller {
             to_reap: Vec::new(),
             open: HashSet::new(),
             accounts: HashSet::new(),
+            unsettled: Vec::new(),
             remotes: HashSet::new(),
             namespaces: HashSet::new(),
         };
-        let mut unsettled = Vec::new();
-        for index in 0..self.tables.ever_used() {
-            let Some(view) = self.tables.view_at(index) else {
-                continue;
-            };
+        let mut cursor = Cursor::default();
+        while let Some(view) = self.tables.next_view(&mut cursor) {
             self.look_at(now, &view, &mut survey);
-            let cgroup = AccountId(view.record.account_cgroup);
-            let uncounted = view.gate().waits() && view.record.account.load() == 0;
-            if uncounted
-                && cgroup.0 != 0
-                && let Some(lane) = view.lane()
-            {
-                unsettled.push((lane, cgroup, view.id));
-            }
             if is_to_be_reaped(&view) {
                 survey.to_reap.push(view);
             }
         }
-        for (lane, account, id) in unsettled {
+        for (lane, account, id) in std::mem::take(&mut survey.unsettled) {
             self.settle_account(lane, account, id);
         }
         for (lane, picture) in &mut survey.pictures {
@@ -107,6 +99,9 @@ impl Controller {
         if cgroup.0 != 0 && survey.accounts.insert((lane, cgroup)) {
             // The news of a wait may have been lost, and with it what it would have set off.
             self.learn_account(cgroup);
+        }
+        if cgroup.0 != 0 && view.gate().waits() && view.record.account.load() == 0 {
+            survey.unsettled.push((lane, cgroup, view.id));
         }
         if view.gate() == Gate::Lingering {
             // In a removed lane nobody would know how long.

@@ -207,6 +207,9 @@ impl Controller {
     /// Lets connections of removed lanes go that were about to be held when their lane was removed, and frees the
     /// elements of those lanes that have no connection left.
     pub(super) fn bury_lanes(&mut self, now: Ns) {
+        if !self.lanes.has_retired() {
+            return;
+        }
         let mut used = HashSet::new();
         let mut stragglers = Vec::new();
         for view in self.tables.views() {

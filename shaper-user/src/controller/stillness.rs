@@ -1,8 +1,10 @@
 //! Whether anything has moved since the last comparisons of the policy's picture with the maps: a host on which nothing
 //! happens pays nothing for them, however many wait.
 //!
-//! The programs tell of every change that counts, or count that they could not (`events_lost`). So what was in order at the
-//! last looks still is, unless there was news, or this controller did something, or a lane's counts have changed.
+//! The programs tell of every change of a slot or a place in a queue, or count that they could not (`events_lost`). So what was
+//! in order at the last looks still is, unless there was news, or this controller did something, or the counts of a
+//! configured lane have changed. Of requests that begin they do not tell: those are noticed where open connections are
+//! looked at (`parking.rs`).
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -18,7 +20,8 @@ use crate::policy::Ns;
 /// [`UNTRACKED_MAX_AGE`](super::drift::UNTRACKED_MAX_AGE).
 const LOOKS: u32 = 3;
 
-/// How long what has not moved is left alone: should something have changed without a word, it is found after that.
+/// How long what has not moved is left alone: should something have changed without a word, it is found after that, and
+/// counts as a move if it takes a second look.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 
 /// What the last comparisons have seen.

@@ -18,12 +18,11 @@ use crate::{
     policy::Ns,
 };
 
-/// Sockets looked up in turn in one round: some milliseconds' worth, for the loop waits meanwhile. As many that have a slot
-/// are looked up in every round.
+/// Sockets looked up in one round: some milliseconds' worth, for the loop waits meanwhile. All records have their turn.
 const LOOKUPS: usize = 1024;
 
-/// Those in turn while nothing moves.
-const LOOKUPS_WHEN_STILL: usize = 64;
+/// The same once all have had their turn and nothing has moved since.
+const LOOKUPS_AT_REST: usize = 64;
 
 /// What the last round left in doubt, and where it ended.
 #[derive(Debug, Default)]
@@ -32,32 +31,51 @@ pub struct Vanished {
     missed: HashMap<ConnId, u32>,
     /// Index of the record at which the next round begins.
     next: u32,
+    /// How often the last record has had its turn since something moved.
+    ends: u32,
+}
+
+impl Vanished {
+    /// How many are looked up in this round.
+    fn lookups(&mut self, is_still: bool) -> usize {
+        if !is_still {
+            self.ends = 0;
+        }
+        // The first turn may have begun in the middle.
+        if self.ends < 2 {
+            LOOKUPS
+        } else {
+            LOOKUPS_AT_REST
+        }
+    }
 }
 
 impl Controller {
     /// Frees records whose sockets were missing in this round and in the one before: a socket that has just ended has
     /// news of it on the way. Before that they are looked for everywhere, for one may be hidden.
     pub(super) fn free_vanished(&mut self, now: Ns) {
-        let Vanished { missed, next } = &self.vanished;
-        // The second look comes now, whoever's turn it is; and others wait for slots.
+        let lookups = self.vanished.lookups(self.stillness.is_still());
+        let Vanished { missed, next, .. } = &self.vanished;
+        // The second look comes now, whoever's turn it is; and for a slot somebody may wait.
         let again = missed.keys().copied();
+        let room = LOOKUPS.saturating_sub(missed.len());
         let open = self.parking.open().filter(|id| !missed.contains_key(id));
-        let first = again.chain(open.take(LOOKUPS));
+        let first = again.chain(open.take(room / 2));
         let first = first.filter_map(|id| self.tables.view(id));
         let mut looked_for: Vec<_> = first.filter(has_a_socket).collect();
 
-        let most = if self.stillness.is_still() {
-            LOOKUPS_WHEN_STILL
-        } else {
-            LOOKUPS
-        };
         let chosen: HashSet<_> = looked_for.iter().map(|view| view.id).collect();
-        let below_next = self.tables.views().take_while(|view| view.id.index < *next);
-        let turn = self.tables.views_from(*next).chain(below_next);
+        let turn = self.tables.views_from(*next);
         let others = turn.filter(|view| has_a_socket(view) && !chosen.contains(&view.id));
+        let most = lookups.min(LOOKUPS.saturating_sub(looked_for.len()));
         let others: Vec<_> = others.take(most).collect();
-        if let Some(last) = others.last() {
-            self.vanished.next = last.id.index + 1;
+        match others.last() {
+            Some(last) if others.len() == most => self.vanished.next = last.id.index + 1,
+            None if most == 0 => {}
+            _ => {
+                self.vanished.next = 0;
+                self.vanished.ends += 1;
+            }
         }
 
         looked_for.extend(others);
@@ -102,6 +120,7 @@ impl Controller {
         let Some(gate) = self.tables.reap(view) else {
             return;
         };
+        self.stillness.moved();
         warn!(id = %view.id, ?gate, pid = view.record.pid, "a connection's socket had gone without a word; its record is free");
         self.metrics.count_drift(Drift::Sockets, 1);
         self.nudges.forget(view.id);

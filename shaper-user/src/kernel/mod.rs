@@ -37,4 +37,4 @@ pub use pins::{Found, PinnedSet, Pins, open as open_gates};
 pub use programs::{Loaded, Maps, Programs, Trial, load, scratch, try_each};
 pub use raw::Route;
 pub use tables::Tables;
-pub use view::ConnView;
+pub use view::{ConnView, Cursor};

@@ -113,6 +113,16 @@ fn is_syn(header: &[u8]) -> bool {
     header[13] & SYN != 0
 }
 
+/// How far a look at all records has come.
+///
+/// Free ones are kept on a stack, on which unused ones lie at the bottom in order, so that those that have ever been used are
+/// the first: it ends after [`UNUSED_IN_A_ROW`] others.
+#[derive(Debug, Default)]
+pub struct Cursor {
+    next: u32,
+    unused: u32,
+}
+
 impl Tables {
     /// What there is about `id`; `None` if the record belongs to another connection or none.
     pub fn view(&self, id: ConnId) -> Option<ConnView> {
@@ -127,28 +137,31 @@ impl Tables {
 
     /// The records in use from `first` on, by index.
     pub fn views_from(&self, first: u32) -> impl Iterator<Item = ConnView> + '_ {
-        self.words_from(first)
-            .filter_map(|(index, _)| self.view_at(index))
+        let mut cursor = Cursor {
+            next: first,
+            unused: 0,
+        };
+        std::iter::from_fn(move || self.next_view(&mut cursor))
     }
 
-    /// How many records have ever been used.
-    pub fn ever_used(&self) -> u32 {
-        self.words_from(0).count() as u32
-    }
-
-    /// Free records are kept on a stack, on which unused ones lie at the bottom in order, so that the used ones are the
-    /// first: some zero words in a row are not connections about to begin.
-    fn words_from(&self, first: u32) -> impl Iterator<Item = (u32, GateWord)> + '_ {
-        let mut unused = 0;
-        (first..self.conns.len()).map_while(move |index| {
+    /// The next record in use, for those who cannot keep hold of the tables meanwhile.
+    pub fn next_view(&self, cursor: &mut Cursor) -> Option<ConnView> {
+        while cursor.unused < UNUSED_IN_A_ROW {
+            let index = cursor.next;
             let word = self.conns.get(index)?.gate.load();
-            unused = if word == 0 { unused + 1 } else { 0 };
-            (unused < UNUSED_IN_A_ROW).then_some((index, GateWord::from_bits(word)))
-        })
+            cursor.next += 1;
+            cursor.unused = if word == 0 { cursor.unused + 1 } else { 0 };
+            if word != 0
+                && let Some(view) = self.view_at(index)
+            {
+                return Some(view);
+            }
+        }
+        None
     }
 
     /// What there is at `index`; `None` if the record is free.
-    pub fn view_at(&self, index: u32) -> Option<ConnView> {
+    fn view_at(&self, index: u32) -> Option<ConnView> {
         let conn = self.conns.get(index)?;
         loop {
             let word = GateWord::from_bits(conn.gate.load());

@@ -238,7 +238,7 @@ impl Policy {
         self.lanes.get(&lane).map(|lane| lane.view(now))
     }
 
-    /// A lane's numbers. Its cost does not grow.
+    /// A lane's numbers, at the same cost however many wait.
     pub fn level(&self, now: Ns, lane: LaneId) -> Option<Level> {
         self.lanes.get(&lane).map(|lane| lane.level(now))
     }

@@ -39,8 +39,8 @@ const PROMISED: usize = 10_000;
 /// without a request would lose its slot after a second, as one that was opened ahead of need.
 const SERVICE_TIME: Duration = Duration::from_secs(3600);
 
-/// After this nothing is new to a process any more. The controller compares its picture with the kernel's tables three times
-/// more after anything has happened, every five seconds.
+/// After this nothing is new to a process any more. After anything has happened the controller compares its picture with the
+/// kernel's tables three more times, at intervals of five seconds, and then once a minute.
 const SETTLE: Duration = Duration::from_secs(25);
 
 /// For how long a process is watched that has nothing to do.
@@ -206,7 +206,7 @@ fn needs(
 fn report(shaper: &[Need], haproxy: &[Need], maps: u64, floor: f64) -> Report {
     let caption = format!(
         "Resident memory of the controller and of HAProxy while connects wait behind one, what of it is private, and the \
-         share of one CPU that the process takes while nothing happens. Slabs: what the kernel's grew by, the clients' own \
+         share of one CPU that the process takes while nothing happens, between the comparisons of once a minute. Slabs: what the kernel's grew by, the clients' own \
          sockets included. The kernel programs' maps are {} whatever the number of waiters; the controller maps part of \
          them into its own memory.",
         Cell::Value(maps as f64, Unit::Bytes)
