@@ -18,11 +18,14 @@ use crate::{
     policy::Ns,
 };
 
-/// Sockets looked up in one round: some milliseconds' worth, for the loop waits meanwhile. All records have their turn.
+/// The most sockets looked up in one round: some milliseconds' worth, for the loop waits meanwhile.
 const LOOKUPS: usize = 1024;
 
+/// Of them those whose turn it is: all records have theirs. Slots are not left to that, for somebody may wait for them.
+const IN_TURN: usize = 256;
+
 /// The same once all have had their turn and nothing has moved since.
-const LOOKUPS_AT_REST: usize = 64;
+const IN_TURN_AT_REST: usize = 64;
 
 /// What the last round left in doubt, and where it ended.
 #[derive(Debug, Default)]
@@ -36,16 +39,16 @@ pub struct Vanished {
 }
 
 impl Vanished {
-    /// How many are looked up in this round.
-    fn lookups(&mut self, is_still: bool) -> usize {
+    /// How many have their turn in this round.
+    fn in_turn(&mut self, is_still: bool) -> usize {
         if !is_still {
             self.ends = 0;
         }
         // The first turn may have begun in the middle.
         if self.ends < 2 {
-            LOOKUPS
+            IN_TURN
         } else {
-            LOOKUPS_AT_REST
+            IN_TURN_AT_REST
         }
     }
 }
@@ -54,20 +57,20 @@ impl Controller {
     /// Frees records whose sockets were missing in this round and in the one before: a socket that has just ended has
     /// news of it on the way. Before that they are looked for everywhere, for one may be hidden.
     pub(super) fn free_vanished(&mut self, now: Ns) {
-        let lookups = self.vanished.lookups(self.stillness.is_still());
+        let in_turn = self.vanished.in_turn(self.stillness.is_still());
         let Vanished { missed, next, .. } = &self.vanished;
-        // The second look comes now, whoever's turn it is; and for a slot somebody may wait.
+        // The second look comes now, whoever's turn it is.
         let again = missed.keys().copied();
-        let room = LOOKUPS.saturating_sub(missed.len());
+        let room = (LOOKUPS - IN_TURN).saturating_sub(missed.len());
         let open = self.parking.open().filter(|id| !missed.contains_key(id));
-        let first = again.chain(open.take(room / 2));
+        let first = again.chain(open.take(room));
         let first = first.filter_map(|id| self.tables.view(id));
         let mut looked_for: Vec<_> = first.filter(has_a_socket).collect();
 
         let chosen: HashSet<_> = looked_for.iter().map(|view| view.id).collect();
         let turn = self.tables.views_from(*next);
         let others = turn.filter(|view| has_a_socket(view) && !chosen.contains(&view.id));
-        let most = lookups.min(LOOKUPS.saturating_sub(looked_for.len()));
+        let most = in_turn.min(LOOKUPS.saturating_sub(looked_for.len()));
         let others: Vec<_> = others.take(most).collect();
         match others.last() {
             Some(last) if others.len() == most => self.vanished.next = last.id.index + 1,
