@@ -25,6 +25,7 @@ pub mod model_api;
 pub mod model_client;
 pub mod name_server;
 pub mod netns;
+pub mod open_files;
 pub mod process;
 pub mod program_stats;
 pub mod script;

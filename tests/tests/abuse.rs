@@ -11,6 +11,7 @@ use shaper_tests::crowd::{Crowd, Habit, Report};
 use shaper_tests::gateway::{Answer, Gateway};
 use shaper_tests::kernel_state::Maps;
 use shaper_tests::lane_file::LaneFile;
+use shaper_tests::open_files;
 use shaper_tests::stage::{Scale, Stage};
 
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -36,6 +37,8 @@ struct Scene {
 
 impl Scene {
     fn set(max_queue: usize) -> Result<Self> {
+        // What finds the table full reaches the gateway, which is in this process.
+        open_files::raise()?;
         let stage = Stage::set()?;
         let abused = Gateway::builder()
             .listen_v4()?

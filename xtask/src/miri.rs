@@ -4,6 +4,13 @@ use anyhow::Result;
 
 use crate::{command, nightly};
 
+/// Tests of statistics and of costs, which would take hours there and exercise nothing that others do not.
+const TOO_LONG: [&str; 3] = [
+    "policy::tests::cost",
+    "answers_of_different_length_are_no_slowdown",
+    "what_is_slow_is_not_learnt_until_it_has_lasted",
+];
+
 /// Runs their tests. Miri is some hundred times slower than the machine, so properties are tried on a few cases only.
 ///
 /// # Errors
@@ -18,6 +25,9 @@ pub fn run() -> Result<()> {
         miri.args(["miri", "test", "--locked", "--lib"]);
         miri.args(["--target-dir", "target/miri", "--package", package]);
         miri.args(["--", filter]);
+        for test in TOO_LONG {
+            miri.args(["--skip", test]);
+        }
         // Proptest asks for the environment and the working directory.
         miri.env("MIRIFLAGS", "-Zmiri-disable-isolation");
         miri.env("PROPTEST_CASES", "4");

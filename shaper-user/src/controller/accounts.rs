@@ -65,6 +65,11 @@ impl Accounts {
         self.free.retain(|index| !taken.contains(index));
     }
 
+    /// Indices of the elements in use.
+    pub fn elements(&self) -> impl Iterator<Item = u32> {
+        self.elements.values().copied()
+    }
+
     /// Whether an element is to be taken back at the next look.
     pub fn is_retiring(&self) -> bool {
         !self.retired.is_empty()

@@ -256,11 +256,12 @@ impl Lanes {
         }
     }
 
-    /// The removed lane whose connections still count on this element.
+    /// Whether connections of a removed lane may be left.
     pub fn has_retired(&self) -> bool {
         !self.retired.is_empty()
     }
 
+    /// The removed lane whose connections still count on this element.
     pub fn is_retired(&self, id: LaneId) -> bool {
         self.retired.contains_key(&id)
     }

@@ -33,7 +33,8 @@ const PROBE_PAUSE_MAX: Duration = Duration::from_secs(15);
 /// (RFC 9293, 3.8.6.1): should the controller be lost, the next try comes within 3 s of the gate's opening, by default.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The most probes a second, over all held requests, where TCP's patience allows fewer: a per cent or two of a CPU.
+/// The most probes a second, over all held requests, where TCP's patience allows fewer: a per cent or two of a CPU. More
+/// than three thousand take more, at one every [`PROBE_PAUSE_MAX`] each.
 const PROBES_PER_SECOND: u32 = 200;
 
 /// The shortest, for hosts that let TCP give up within a second or two.

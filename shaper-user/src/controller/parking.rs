@@ -142,8 +142,20 @@ pub struct ParkedNow {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     lane: LaneId,
-    /// A request was unanswered at the last look.
-    busy: bool,
+    /// When the request began that was unanswered at the last look; 0: none was.
+    unanswered: Ns,
+}
+
+impl Open {
+    /// Whether a request has begun since the last look and is unanswered.
+    fn has_begun(&mut self, view: &ConnView) -> bool {
+        let unanswered = match view.word.is_busy() {
+            true => Ns(view.record.request_ns),
+            false => Ns(0),
+        };
+        let before = std::mem::replace(&mut self.unanswered, unanswered);
+        unanswered != Ns(0) && unanswered != before
+    }
 }
 
 /// The connections that have a slot, and when to look at each.
@@ -161,7 +173,10 @@ impl Parking {
     pub fn watch(&mut self, now: Ns, lane: LaneId, id: ConnId) {
         self.open.entry(id).or_insert_with(|| {
             self.looks.set(id, now);
-            Open { lane, busy: false }
+            Open {
+                lane,
+                unanswered: Ns(0),
+            }
         });
     }
 
@@ -235,8 +250,7 @@ impl Parking {
                 continue;
             };
             let lane = open.lane;
-            let was_busy = std::mem::replace(&mut open.busy, view.word.is_busy());
-            self.begun |= open.busy && !was_busy;
+            self.begun |= open.has_begun(&view);
             let Some(configured) = idle_release(lane) else {
                 self.open.remove(&id);
                 continue;
@@ -280,6 +294,8 @@ impl Parking {
 
 #[cfg(test)]
 mod tests {
+    use shaper_common::GateWord;
+
     use super::*;
 
     const IDLE: Duration = Duration::from_secs(2);
@@ -482,6 +498,33 @@ mod tests {
                 Verdict::Park { .. }
             ));
         }
+    }
+
+    /// A18: requests begin without a word, also one after the other between two looks.
+    #[test]
+    fn a_request_that_has_begun_is_noticed_once() {
+        let mut view = ConnView {
+            id: ConnId {
+                index: 0,
+                generation: 1,
+            },
+            word: GateWord::new(1, Gate::Open),
+            // SAFETY: all fields are integers.
+            record: unsafe { std::mem::zeroed() },
+        };
+        let mut open = Open {
+            lane: LaneId(3),
+            unanswered: Ns(0),
+        };
+        assert!(!open.has_begun(&view));
+        for began in [SECOND, 2 * SECOND] {
+            view.word = view.word.with_busy(true);
+            view.record.request_ns = began;
+            assert!(open.has_begun(&view));
+            assert!(!open.has_begun(&view));
+        }
+        view.word = view.word.with_busy(false);
+        assert!(!open.has_begun(&view));
     }
 
     #[test]

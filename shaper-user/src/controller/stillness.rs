@@ -3,7 +3,7 @@
 //!
 //! The programs tell of every change of a slot or a place in a queue, or count that they could not (`events_lost`). So what was
 //! in order at the last looks still is, unless there was news, or this controller did something, or the counts of a
-//! configured lane have changed. Of requests that begin they do not tell: those are noticed where open connections are
+//! configured lane or of an account have changed. Of requests that begin they do not tell: those are noticed where open connections are
 //! looked at (`parking.rs`).
 
 use std::{
@@ -72,6 +72,11 @@ impl Controller {
         for (id, _) in self.lanes.iter() {
             if let Some(lane) = self.tables.lanes.get(u32::from(id.0)) {
                 hash_counts(lane, &mut hasher);
+            }
+        }
+        for index in self.accounts.elements() {
+            if let Some(account) = self.tables.accounts.get(index) {
+                account.slots.load().hash(&mut hasher);
             }
         }
         self.stillness.is_due(now, hasher.finish())

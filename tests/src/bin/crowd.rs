@@ -15,7 +15,6 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
@@ -23,6 +22,7 @@ use nix::sys::socket::{
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 use shaper_tests::crowd::{Crowd, Habit, Report};
+use shaper_tests::open_files;
 
 /// Every second worker gives a connect up after this.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -30,8 +30,6 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const MOMENT: Duration = Duration::from_millis(10);
 /// Longer than any `wake_bytes`.
 const BODY: [u8; 512] = [b'.'; 512];
-/// More than there are connection records.
-const DESCRIPTORS: u64 = 100_000;
 /// Times of calls that are kept: the median of more would be the same.
 const TIMES: usize = 1 << 16;
 
@@ -107,11 +105,7 @@ fn main() -> Result<()> {
         .nth(1)
         .context("usage: shaper-test-crowd CROWD")?;
     let crowd: Crowd = serde_json::from_str(&crowd).context("this is no crowd")?;
-    // Descriptors are what a crowd needs. Without the privilege for more, what there is has to do.
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let wanted = most.max(DESCRIPTORS);
-    setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted)
-        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, most, most))?;
+    open_files::raise()?;
     let counts = Counts::shared()?;
 
     let start = |worker: u64| -> Result<(Pid, u64)> {

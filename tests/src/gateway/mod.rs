@@ -16,6 +16,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -303,7 +304,11 @@ fn accept(listener: &TcpListener, service: &Arc<Service>) {
                     });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => eprintln!("gateway: cannot accept: {error}"),
+                Err(error) => {
+                    eprintln!("gateway: cannot accept: {error}");
+                    // Without descriptors the listener stays readable.
+                    thread::sleep(Duration::from_millis(10));
+                }
             }
         }
         for socket in sockets.iter().filter_map(Weak::upgrade) {

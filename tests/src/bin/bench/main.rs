@@ -10,7 +10,6 @@ mod handover;
 mod haproxy;
 mod incident;
 mod interpreter;
-mod limits;
 mod machine;
 mod memory;
 mod nfqueue;

@@ -11,13 +11,13 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use nix::{time::ClockId, unistd::Pid};
 use shaper_tests::{
-    controller::Controller, kernel_state::Maps, lane_file::LaneFile, netns::VethPair, stage::Stage,
+    controller::Controller, kernel_state::Maps, lane_file::LaneFile, netns::VethPair, open_files,
+    stage::Stage,
 };
 
 use crate::{
     gateway::{self, Gateway},
     haproxy::{Forward, Haproxy},
-    limits,
     order::Order,
     progress::Progress,
     report::{Cell, Goal, Report, Table, Unit},
@@ -114,7 +114,7 @@ pub fn run() -> Result<Report> {
         let haproxy = Haproxy::start(Some(netns), &[forward])?;
         let start = || Worker::start(&stage.outside, netns);
         // It has a descriptor for each who waits.
-        let room = limits::raise_open_files()?;
+        let room = open_files::raise()?;
         needs(
             &start,
             haproxy.pid(),

@@ -9,9 +9,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use shaper_tests::open_files;
 
 use crate::{
-    connect, handover, incident, limits,
+    connect, handover, incident,
     machine::Machine,
     memory, page, policy, programs,
     report::{Report, goals_table},
@@ -76,7 +77,7 @@ struct Results {
 /// # Errors
 /// A benchmark could not be carried out, after the others were; or the figures could not be kept.
 pub fn run(plan: &Plan) -> Result<()> {
-    limits::raise_open_files()?;
+    open_files::raise()?;
     let machine = Machine::describe();
     println!("{}", machine.list());
     let mut results = Results {

@@ -16,13 +16,10 @@ use nix::{
     sys::{prctl, signal::Signal},
     unistd::Pid,
 };
-use shaper_tests::{cgroup::Cgroup, netns::Netns};
+use shaper_tests::{cgroup::Cgroup, netns::Netns, open_files};
 use std::os::unix::process::CommandExt;
 
-use crate::{
-    limits,
-    order::{Answer, Order},
-};
+use crate::order::{Answer, Order};
 
 /// A client that waits for orders; killed when dropped.
 pub struct Worker {
@@ -81,7 +78,7 @@ pub fn die_with_parent(command: &mut Command) {
 
 /// The client's side: carries orders out until there are no more.
 pub fn serve() -> Result<()> {
-    limits::raise_open_files()?;
+    open_files::raise()?;
     stay_on_last_cpu()?;
     let mut waiting = Vec::new();
     for line in io::stdin().lines() {

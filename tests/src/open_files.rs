@@ -1,4 +1,4 @@
-//! Room for thousands of sockets.
+//! Room for thousands of sockets in one process.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 ///
 /// # Errors
 /// The bounds cannot be read.
-pub fn raise_open_files() -> Result<usize> {
+pub fn raise() -> Result<usize> {
     const BOUND: &str = "/proc/sys/fs/nr_open";
     let text = fs::read_to_string(BOUND).context(BOUND)?;
     let bound: u64 = text.trim().parse().context(BOUND)?;
