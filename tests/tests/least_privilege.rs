@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use nix::unistd::Pid;
 use shaper_tests::cgroup::cgroup2_mount;
 use shaper_tests::client::{CurlOutcome, curl};
+use shaper_tests::clock::poll_until;
 use shaper_tests::controller::Controller;
 use shaper_tests::gateway::{Answer, Gateway, Latch};
 use shaper_tests::lane_file::LaneFile;
@@ -39,15 +40,25 @@ struct Privileges {
 }
 
 impl Privileges {
+    /// Of the threads that work. The one that gives signs of life until they do has given everything up before, and ends.
     fn of_every_thread(process: Pid) -> Result<Vec<Self>> {
-        let threads = fs::read_dir(format!("/proc/{process}/task"))?;
-        threads
-            .map(|thread| {
-                let path = thread?.path().join("status");
-                Self::read(&fs::read_to_string(&path)?)
-                    .with_context(|| format!("{} is not understood", path.display()))
-            })
-            .collect()
+        // An error: one ended meanwhile.
+        let settled = poll_until(PATIENCE, || Self::of_the_threads(process).ok().flatten());
+        settled.context("the threads of the start do not end")
+    }
+
+    /// `None` while one of the start is left.
+    fn of_the_threads(process: Pid) -> Result<Option<Vec<Self>>> {
+        let mut all = Vec::new();
+        for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+            let path = thread?.path().join("status");
+            let status = fs::read_to_string(&path)?;
+            if status.starts_with("Name:\theart\n") {
+                return Ok(None);
+            }
+            all.push(Self::read(&status).with_context(|| format!("{}: {status}", path.display()))?);
+        }
+        Ok(Some(all))
     }
 
     fn read(status: &str) -> Option<Self> {
