@@ -21,7 +21,8 @@ use nix::sys::socket::{
 };
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
-use shaper_tests::crowd::{Crowd, Habit, Report};
+use shaper_tests::clock::Moment;
+use shaper_tests::crowd::{Crowd, Habit, Report, Reset};
 use shaper_tests::open_files;
 
 /// Every second worker gives a connect up after this.
@@ -30,6 +31,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const MOMENT: Duration = Duration::from_millis(10);
 /// Longer than any `wake_bytes`.
 const BODY: [u8; 512] = [b'.'; 512];
+/// Resets of which particulars are kept: more than may be.
+const RESETS: usize = 1024;
 /// Times of calls that are kept: the median of more would be the same.
 const TIMES: usize = 1 << 16;
 
@@ -42,7 +45,10 @@ struct Counts {
     expired: AtomicU64,
     gave_up: AtomicU64,
     broken: AtomicU64,
-    reset: AtomicU64,
+    resets: AtomicU64,
+    /// Port and time, which are written one after the other.
+    reset_ports: [AtomicU32; RESETS],
+    reset_ns: [AtomicU64; RESETS],
     times_us: [AtomicU32; TIMES],
 }
 
@@ -64,15 +70,18 @@ impl Counts {
             _ if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
                 &self.gave_up
             }
-            errno => {
+            _ => {
                 eprintln!("{error}");
-                if errno == Some(Errno::ECONNRESET) {
-                    self.reset.fetch_add(1, Ordering::Relaxed);
-                }
                 &self.broken
             }
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn reset(&self, port: u16) {
+        let number = self.resets.fetch_add(1, Ordering::Relaxed) as usize % RESETS;
+        self.reset_ports[number].store(port.into(), Ordering::Relaxed);
+        self.reset_ns[number].store(Moment::now().as_nanos(), Ordering::Relaxed);
     }
 
     fn answered(&self, took: Duration) {
@@ -93,7 +102,12 @@ impl Counts {
             expired: load(&self.expired),
             gave_up: load(&self.gave_up),
             broken: load(&self.broken),
-            reset: load(&self.reset),
+            resets: (0..RESETS.min(load(&self.resets) as usize))
+                .map(|number| Reset {
+                    port: self.reset_ports[number].load(Ordering::Relaxed) as u16,
+                    at_ns: load(&self.reset_ns[number]),
+                })
+                .collect(),
             killed,
             median_us: times.get(times.len() / 2).copied().unwrap_or(0).into(),
         }
@@ -157,7 +171,7 @@ fn work(crowd: &Crowd, worker: u64, counts: &Counts) {
         let done = match crowd.habit {
             Habit::Call => {
                 let patience = (worker % 2 == 1).then_some(PATIENCE);
-                call(address, &crowd.label, patience).map(|took| counts.answered(took))
+                call(address, &crowd.label, patience, counts).map(|took| counts.answered(took))
             }
             Habit::Rush => begin(address).map(|socket| keep(&mut kept, socket, crowd.hold)),
             Habit::Flap => flap(address),
@@ -211,14 +225,27 @@ fn request(label: &str) -> Vec<u8> {
     request
 }
 
-fn call(address: SocketAddr, label: &str, patience: Option<Duration>) -> io::Result<Duration> {
+fn call(
+    address: SocketAddr,
+    label: &str,
+    patience: Option<Duration>,
+    counts: &Counts,
+) -> io::Result<Duration> {
     let begun = Instant::now();
     let mut connection = match patience {
         Some(patience) => TcpStream::connect_timeout(&address, patience)?,
         None => TcpStream::connect(address)?,
     };
-    connection.write_all(&request(label))?;
-    answer(connection)?;
+    let port = connection.local_addr()?.port();
+    let answered = connection
+        .write_all(&request(label))
+        .and_then(|()| answer(connection));
+    if let Err(error) = &answered
+        && error.kind() == ErrorKind::ConnectionReset
+    {
+        counts.reset(port);
+    }
+    answered?;
     Ok(begun.elapsed())
 }
 

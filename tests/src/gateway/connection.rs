@@ -3,9 +3,8 @@
 use std::io::{self, ErrorKind, Read};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::libc::linger;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -18,15 +17,11 @@ use super::wire::Wire;
 
 /// Serves requests until the client closes, an answer closes, or the gateway stops.
 pub(super) fn serve(mut wire: impl Wire, peer: SocketAddr, service: &Service) -> io::Result<()> {
-    /// A client that ends sees to it at once that the gateway knows; one that was reset by a stranger cannot.
-    const NEWS_TAKES: Duration = Duration::from_secs(1);
     let mut unread = Vec::new();
-    let begun = Instant::now();
-    let first = read_more(&mut wire, &mut unread);
-    if unread.is_empty() && begun.elapsed() >= NEWS_TAKES {
-        service.half_open.fetch_add(1, Ordering::Relaxed);
+    let unheard = service.unheard.begin(peer);
+    if read_more(&mut wire, &mut unread)? {
+        service.unheard.end(unheard);
     }
-    first?;
     while !unread.is_empty() || read_more(&mut wire, &mut unread)? {
         let in_service = service.meter.begin(peer);
         let (request, wished) = read_request(&mut wire, &mut unread, &in_service)?;

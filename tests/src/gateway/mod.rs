@@ -6,6 +6,7 @@ mod bucket;
 mod connection;
 mod latch;
 mod meter;
+mod unheard;
 mod wire;
 mod workshop;
 
@@ -26,10 +27,12 @@ pub use bucket::Bucket;
 pub use latch::Latch;
 use meter::Meter;
 pub use meter::{Outcome, RequestRecord, Tally};
+use unheard::Unheard;
 use wire::Tls;
 pub use wire::TlsVersion;
 pub use workshop::Workshop;
 
+use crate::clock::Moment;
 use crate::netns::Netns;
 
 /// A running gateway; it stops, and breaks its connections off, when dropped.
@@ -91,10 +94,9 @@ impl Gateway {
         self.service.open.load(Ordering::Relaxed)
     }
 
-    /// Connections that were made, and whose clients neither sent a byte nor ended them: they know of none. Ask when all
-    /// clients are gone.
-    pub fn half_open(&self) -> usize {
-        self.connections() + self.service.half_open.load(Ordering::Relaxed)
+    /// Whether a connection from this port was made around that time, of which no byte ever came.
+    pub fn heard_nothing_from(&self, port: u16, at: Moment) -> bool {
+        self.service.unheard.has(port, at)
     }
 
     /// What the gateway has seen until now.
@@ -132,8 +134,7 @@ struct Service {
     stop: Latch,
     /// Connections whose threads are at work.
     open: AtomicUsize,
-    /// Connections that ended late and without a byte, when somebody else had the client's port.
-    half_open: AtomicUsize,
+    unheard: Unheard,
 }
 
 impl fmt::Debug for Service {
@@ -248,7 +249,7 @@ impl GatewayBuilder {
             tls,
             stop: Latch::shut(),
             open: AtomicUsize::new(0),
-            half_open: AtomicUsize::new(0),
+            unheard: Unheard::default(),
         });
         let acceptors = self
             .listeners
