@@ -94,9 +94,9 @@ impl Gateway {
         self.service.open.load(Ordering::Relaxed)
     }
 
-    /// Whether a connection from this port was made around that time, of which no byte ever came.
-    pub fn heard_nothing_from(&self, port: u16, at: Moment) -> bool {
-        self.service.unheard.has(port, at)
+    /// When connections from this port were accepted of which no byte has come, or none ever came.
+    pub fn unheard_from(&self, port: u16) -> Vec<Moment> {
+        self.service.unheard.from(port)
     }
 
     /// What the gateway has seen until now.

@@ -1,13 +1,9 @@
 //! Connections from which no byte has come, or none ever came.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Moment;
-
-/// How far apart the two ends of a connection may date the same moment on a busy machine.
-const AROUND: Duration = Duration::from_secs(3);
 
 /// One connection, by its client's port and when it was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +33,14 @@ impl Unheard {
         }
     }
 
-    pub(super) fn has(&self, port: u16, at: Moment) -> bool {
-        let near = |one: &Accepted| one.at.since(at).max(at.since(one.at)) < AROUND;
-        self.all().iter().any(|one| one.port == port && near(one))
+    /// When connections from this port were accepted of which no byte has come.
+    pub(super) fn from(&self, port: u16) -> Vec<Moment> {
+        let all = self.all();
+        let from_port = all.iter().filter(|one| one.port == port);
+        from_port.map(|one| one.at).collect()
     }
 
-    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Accepted>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Accepted>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
