@@ -5,10 +5,11 @@ use anyhow::Result;
 use crate::{command, nightly};
 
 /// Tests of statistics and of costs, which would take hours there and exercise nothing that others do not.
-const TOO_LONG: [&str; 3] = [
+const TOO_LONG: [&str; 4] = [
     "policy::tests::cost",
     "answers_of_different_length_are_no_slowdown",
     "what_is_slow_is_not_learnt_until_it_has_lasted",
+    "memory_does_not_grow_with_the_load",
 ];
 
 /// Runs their tests. Miri is some hundred times slower than the machine, so properties are tried on a few cases only.
