@@ -125,20 +125,20 @@ impl FreshHost {
         Terminal::start(shell, WINDOW)
     }
 
-    /// Building for speed takes minutes, and another build has just been done for this test. So `cargo xtask run` finds the
-    /// program under test where it would have built it; with `SHAPER_LONG=1` it builds.
+    /// A build for this package alone takes minutes, and the program has just been built for this test. So `cargo xtask run`
+    /// finds it where it would have built it; with `SHAPER_LONG=1` it builds.
     fn stand_in_for_the_build(&self) -> Result<()> {
         let built = tools::shaper()?;
         let program = fs::read(&built).with_context(|| built.display().to_string())?;
         let target = checkout().join("target");
         fs::create_dir_all(&target)?;
         attach(None, &target, Some("tmpfs"), MsFlags::empty(), "")?;
-        fs::create_dir(target.join("quick"))?;
-        executable(&target.join("quick/shaper"), &program)?;
+        fs::create_dir(target.join("debug"))?;
+        executable(&target.join("debug/shaper"), &program)?;
         self.stand_in(
             "cargo",
             "test \"$*\" = \"xtask run\" || { echo \"cargo $* is not stood in for\"; exit 64; }\n\
-             exec target/quick/shaper run",
+             exec target/debug/shaper run",
         )
     }
 
