@@ -1,6 +1,7 @@
 //! Where systemd runs the host: the packaged unit, and classes that are slices.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
@@ -123,6 +124,25 @@ fn cgroup_of(pid: Pid) -> Result<String> {
     let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     let unified = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
     Ok(unified.context("no cgroup v2")?.to_owned())
+}
+
+/// E5: a start that fails for a while, as when its port is taken, is tried until it works, not five times.
+#[test]
+fn the_unit_goes_on_trying_to_start() -> Result<()> {
+    // systemd's default gives up at the fifth start within ten seconds.
+    const TRIES: usize = 7;
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let listen = taken.local_addr()?;
+    let settings = format!("ExecStart=\nExecStart=/usr/bin/shaper run --listen {listen}\n");
+    let host = Host::boot_with(&settings, Answer::at_once(), |lane| lane.limit(1))?;
+    host.systemd
+        .done(["systemctl", "start", "--no-block", "shaper"])?;
+    let tries = || host.log().matches(&listen.to_string()).count();
+    poll_until(PATIENCE, || (tries() >= TRIES).then_some(()))
+        .with_context(|| format!("{} tries; the log:\n{}", tries(), host.log()))?;
+    drop(taken);
+    host.wait_for_counts(0, 0)?;
+    Ok(())
 }
 
 /// The unit as it is packaged, with all its hardening, under a systemd that really runs: started means governed, reload and
