@@ -151,6 +151,37 @@ fn an_observing_lane_holds_nobody() {
     );
 }
 
+/// A21: what a limit on trial would do is what it does when it is kept.
+#[test]
+fn a_limit_on_trial_is_simulated_as_if_it_were_kept() {
+    let trial = run(EXAMPLE, &limited(2, "enforce = false"));
+    assert!(!lane(&trial).enforce);
+    let kept = run(EXAMPLE, &limited(2, ""));
+    assert!(class(&kept, Class::Bulk).waits.max > Duration::ZERO);
+    assert_eq!(lane(&trial).classes, lane(&kept).classes);
+    assert_eq!(lane(&trial).utilisation, lane(&kept).utilisation);
+}
+
+/// A recording that is still being made, or whose controller was killed, is of use.
+#[test]
+fn lines_that_are_cut_off_are_left_out_and_told() {
+    let lanes = limited(2, "");
+    let whole = run(EXAMPLE, &lanes);
+    assert_eq!((whole.cut_lines, whole.first_cut_line), (0, None));
+    // Within a word, and within a character.
+    let cut = "{\"arrival_s\":1.0,\"lane\":\"reasöning";
+    for end in [cut.len(), cut.find('ö').unwrap() + 1] {
+        let mut trace = cut.as_bytes()[..end].to_vec();
+        trace.push(b'\n');
+        trace.extend(EXAMPLE.as_bytes());
+        trace.extend(&cut.as_bytes()[..end]);
+        let workload = Workload::read(trace.as_slice(), &lanes, |_| ()).unwrap();
+        let report = simulate(&workload, &lanes, |_| ());
+        assert_eq!((report.cut_lines, report.first_cut_line), (2, Some(1)));
+        assert_eq!(report.lanes, whole.lanes);
+    }
+}
+
 #[test]
 fn the_order_of_the_lines_does_not_matter() {
     let lanes = limited(2, "");

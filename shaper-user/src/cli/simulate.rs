@@ -24,8 +24,9 @@ use crate::{
 /// priority and service_s.
 ///
 /// To ask "what would a limit of 6 have done?", copy the configuration, change the limit, and name the copy with
-/// --config. Requests keep their arrival and service times, clients do not retry, and nothing touches the network. A trace
-/// does not tell what the gateway answered, so `[adaptive]` and `retry_after_max` change nothing.
+/// --config. A limit on trial (`enforce = false`) counts here as if it were kept. Requests keep their arrival and service
+/// times, clients do not retry, and nothing touches the network. A trace does not tell what the gateway answered, so
+/// `[adaptive]` and `retry_after_max` change nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -110,6 +111,13 @@ impl Display for Table<'_> {
                 report.assumed_service_times
             )?;
         }
+        if let Some(first) = report.first_cut_line {
+            writeln!(
+                f,
+                "left out: lines of the trace that are cut off: {}, the first is line {first}",
+                report.cut_lines
+            )?;
+        }
         for (lane, requests) in &report.unknown_lanes {
             writeln!(
                 f,
@@ -123,8 +131,19 @@ impl Display for Table<'_> {
 
 fn show_lane(f: &mut fmt::Formatter<'_>, lane: &LaneReport) -> fmt::Result {
     let used = match lane.utilisation {
-        Some(share) => format!("limit {}, {:.1} % of it used", lane.limit, share * 100.0),
-        None => "observes only".to_owned(),
+        Some(share) => {
+            let on_trial = if lane.enforce {
+                ""
+            } else {
+                " (on trial, here as if kept)"
+            };
+            format!(
+                "limit {}{on_trial}, {:.1} % of it used",
+                lane.limit,
+                share * 100.0
+            )
+        }
+        None => "no limit".to_owned(),
     };
     writeln!(
         f,

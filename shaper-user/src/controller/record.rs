@@ -5,11 +5,12 @@
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
-    io::{self, BufWriter, Write},
+    io::{self, Write},
+    os::unix::fs::FileExt,
     path::Path,
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     thread::{self, JoinHandle},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use shaper_common::{Class, ConnId, Event as KernelEvent, EventKind};
@@ -27,6 +28,9 @@ const BACKLOG: usize = 16_384;
 
 /// How long a record may be missing in the file.
 const FLUSH: Duration = Duration::from_secs(1);
+
+/// Bytes of records that are written before that.
+const FULL: usize = 64 * 1024;
 
 type Record = TraceRecord<'static>;
 
@@ -51,12 +55,16 @@ struct Started {
 }
 
 impl Recorder {
-    /// Appends to the file at `path`, which is made if absent.
+    /// Appends to the file at `path`, which is made if absent. A line that a killed recording left unfinished stays a line
+    /// of its own.
     ///
     /// # Errors
-    /// When it cannot be opened, or no thread started.
+    /// When it cannot be opened or read, or no thread started.
     pub fn append_to(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        if is_unfinished(path, &file)? {
+            file.write_all(b"\n")?;
+        }
         let (writer, records) = sync_channel(BACKLOG);
         let thread = thread::Builder::new()
             .name("recorder".to_owned())
@@ -156,30 +164,55 @@ impl Recorder {
     }
 }
 
-/// Writes records until there are no more to come. Returns how many.
-fn write(file: File, records: &Receiver<Record>) -> u64 {
-    let mut out = BufWriter::new(file);
+/// Whether the file ends within a line.
+fn is_unfinished(path: &Path, file: &File) -> io::Result<bool> {
+    let kind = file.metadata()?;
+    // What is no regular file, such as a FIFO, begins anew.
+    if !kind.is_file() || kind.len() == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    File::open(path)?.read_exact_at(&mut last, kind.len() - 1)?;
+    Ok(last != *b"\n")
+}
+
+/// Writes records until there are no more to come, whole lines at a time. Returns how many.
+fn write(mut file: File, records: &Receiver<Record>) -> u64 {
     let mut written = 0;
+    let mut lines = Vec::new();
+    // By when what is in `lines` is to be in the file.
+    let mut due: Option<Instant> = None;
     loop {
-        let done = match records.recv_timeout(FLUSH) {
+        let next = match due {
+            None => records.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(due) => records.recv_timeout(due.saturating_duration_since(Instant::now())),
+        };
+        let added = match &next {
             Ok(record) => {
                 written += 1;
-                serde_json::to_writer(&mut out, &record)
-                    .map_err(io::Error::from)
-                    .and_then(|()| out.write_all(b"\n"))
+                due.get_or_insert_with(|| Instant::now() + FLUSH);
+                serde_json::to_writer(&mut lines, record).map(|()| lines.push(b'\n'))
             }
-            Err(RecvTimeoutError::Timeout) => out.flush(),
-            Err(RecvTimeoutError::Disconnected) => break,
+            Err(_) => Ok(()),
         };
+        let ends = matches!(next, Err(RecvTimeoutError::Disconnected));
+        let is_due = due.is_some_and(|due| due <= Instant::now());
+        let done = added.map_err(io::Error::from).and_then(|()| {
+            if ends || is_due || lines.len() >= FULL {
+                file.write_all(&lines)?;
+                lines.clear();
+                due = None;
+            }
+            Ok(())
+        });
         if let Err(error) = done {
             warn!(%error, "cannot write the recording: it ends here");
             return written;
         }
+        if ends {
+            return written;
+        }
     }
-    if let Err(error) = out.flush() {
-        warn!(%error, "the end of the recording could not be written");
-    }
-    written
 }
 
 impl Controller {
@@ -232,5 +265,69 @@ impl Controller {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn refused(recorder: &mut Recorder) {
+        recorder.send(TraceRecord {
+            arrival: Duration::from_secs(1),
+            lane: "reasoning".into(),
+            class: Class::Bulk,
+            account: None,
+            wait: Duration::ZERO,
+            service: None,
+            outcome: TraceOutcome::Refused,
+        });
+    }
+
+    /// What a killed recording left is not glued to the next one's first record, and is seen as cut off.
+    #[test]
+    fn a_recording_goes_on_in_a_new_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace.jsonl");
+        for left in ["", "{\"arrival_s\":1.0,\"lane\":\"reas"] {
+            fs::write(&path, left).unwrap();
+            for _ in 0..2 {
+                let mut recorder = Recorder::append_to(&path).unwrap();
+                refused(&mut recorder);
+                recorder.finish();
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let whole = text
+                .lines()
+                .filter(|line| serde_json::from_str::<TraceRecord<'_>>(line).is_ok());
+            assert_eq!(whole.count(), 2, "{text}");
+            assert_eq!(
+                text.lines().count(),
+                2 + usize::from(!left.is_empty()),
+                "{text}"
+            );
+        }
+    }
+
+    /// A record is in the file soon, whole, also while others go on to come.
+    #[test]
+    fn a_recording_can_be_read_while_it_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace.jsonl");
+        let mut recorder = Recorder::append_to(&path).unwrap();
+        let deadline = Instant::now() + 20 * FLUSH;
+        let text = loop {
+            refused(&mut recorder);
+            let text = fs::read_to_string(&path).unwrap();
+            if !text.is_empty() {
+                break text;
+            }
+            assert!(Instant::now() < deadline, "nothing is written");
+            thread::sleep(FLUSH / 100);
+        };
+        assert!(text.ends_with("}\n"), "{text}");
+        recorder.finish();
     }
 }

@@ -13,15 +13,16 @@ use super::{
 use crate::{
     config::LaneConfig,
     policy::{
-        Action, AdmitFailure, ClientId, ConnHandle, Event, HeldConn, LaneId, Ns, OpenConn, Policy,
-        Stage,
+        Action, AdmitFailure, ClientId, ConnHandle, Event, HeldConn, LaneId, LaneRules, Ns,
+        OpenConn, Policy, Stage,
     },
 };
 
 /// When the made-up clock begins: late enough that no window of the policy reaches back before it.
 const START: Ns = Ns(3_600_000_000_000);
 
-/// Runs the workload under the rules of `lanes`. `progress` is told the arrivals handled so far, now and then.
+/// Runs the workload under the rules of `lanes`, a limit on trial (`enforce = false`) as one that is kept. `progress` is
+/// told the arrivals handled so far, now and then.
 pub fn simulate(
     workload: &Workload,
     lanes: &[LaneConfig],
@@ -39,6 +40,14 @@ pub fn simulate(
     }
     engine.run_until(Ns(u64::MAX));
     engine.meter.into_report(engine.last, workload, lanes)
+}
+
+/// The rules, with their limit kept if there is one: what it would do is the question.
+fn kept(rules: &LaneRules) -> LaneRules {
+    LaneRules {
+        enforce: true,
+        ..rules.clone()
+    }
 }
 
 /// What happens to a request that has arrived.
@@ -71,7 +80,7 @@ impl<'a> Engine<'a> {
             policy: Policy::new(),
             kernel: lanes
                 .iter()
-                .map(|lane| KernelLane::new(&lane.rules))
+                .map(|lane| KernelLane::new(&kept(&lane.rules)))
                 .collect(),
             agenda: BinaryHeap::new(),
             waiting: HashMap::new(),
@@ -87,7 +96,7 @@ impl<'a> Engine<'a> {
                 START,
                 id,
                 &lane.name,
-                lane.rules.clone(),
+                kept(&lane.rules),
                 &mut engine.actions,
             );
         }

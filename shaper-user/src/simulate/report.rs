@@ -22,19 +22,25 @@ pub struct Report {
     pub assumed_service_times: u64,
     /// Requests left out because the configuration does not have their lane.
     pub unknown_lanes: BTreeMap<String, u64>,
+    /// Lines of the trace left out because they end before their record does.
+    pub cut_lines: u64,
+    /// The number of the first of these, from 1.
+    pub first_cut_line: Option<u64>,
     pub lanes: Vec<LaneReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaneReport {
     pub lane: String,
-    /// 0: the lane observes, so nobody waits.
+    /// 0: there is none, so nobody waits.
     pub limit: u32,
+    /// Whether the configuration has the limit kept. The simulation keeps it in any case.
+    pub enforce: bool,
     /// The most requests in flight at once.
     pub peak_inflight: u32,
     /// Mean requests in flight.
     pub mean_inflight: f64,
-    /// Share of the slots in use, 0 to 1, over the whole span; `None` for a lane that observes.
+    /// Share of the slots in use, 0 to 1, over the whole span; `None` without a limit.
     pub utilisation: Option<f64>,
     /// The classes that had requests, the most urgent first.
     pub classes: Vec<ClassReport>,
@@ -151,6 +157,8 @@ impl Meter {
             requests: workload.arrivals.len() as u64,
             assumed_service_times: workload.assumed,
             unknown_lanes: workload.unknown.clone(),
+            cut_lines: workload.cut_lines,
+            first_cut_line: workload.first_cut_line,
             lanes: lanes
                 .iter()
                 .zip(self.lanes)
@@ -187,6 +195,7 @@ impl LaneMeter {
         (!classes.is_empty()).then(|| LaneReport {
             lane: config.name.clone(),
             limit,
+            enforce: config.rules.enforce,
             peak_inflight: self.peak,
             mean_inflight,
             utilisation: (limit > 0).then(|| mean_inflight / f64::from(limit)),

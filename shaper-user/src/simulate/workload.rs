@@ -37,6 +37,10 @@ pub struct Workload {
     pub(super) unknown: BTreeMap<String, u64>,
     /// Requests without a service time, for which the mean of their lane stands in.
     pub(super) assumed: u64,
+    /// Lines that were left out because they end before their record does, as the last one of a killed recording.
+    pub(super) cut_lines: u64,
+    /// The number of the first of these, from 1.
+    pub(super) first_cut_line: Option<u64>,
 }
 
 /// Why a trace cannot be used.
@@ -67,8 +71,8 @@ impl Workload {
         self.arrivals.len() as u64
     }
 
-    /// Reads a trace line by line; empty lines are skipped, and the order of the lines does not matter. `progress` is
-    /// told the bytes read so far, now and then.
+    /// Reads a trace line by line; empty lines are skipped, lines that are cut off are left out and counted, and the order of
+    /// the lines does not matter. `progress` is told the bytes read so far, now and then.
     ///
     /// # Errors
     /// [`TraceError`], at the first line that is wrong.
@@ -79,11 +83,12 @@ impl Workload {
     ) -> Result<Self, TraceError> {
         const LINES_A_STEP: u64 = 10_000;
         let mut reading = Reading::new(lanes);
-        let mut line = String::new();
+        // Bytes: a line may be cut off within a character.
+        let mut line = Vec::new();
         let mut bytes = 0;
         for number in 1.. {
             line.clear();
-            let length = trace.read_line(&mut line)?;
+            let length = trace.read_until(b'\n', &mut line)?;
             if length == 0 {
                 break;
             }
@@ -91,16 +96,28 @@ impl Workload {
             if number % LINES_A_STEP == 0 {
                 progress(bytes);
             }
-            if line.trim().is_empty() {
+            // Without its end: a line that is cut off within a string would be one with a newline in it.
+            let text = line.trim_ascii();
+            if text.is_empty() {
                 continue;
             }
-            let record = serde_json::from_str(&line).map_err(|error| TraceError::Line {
-                line: number,
-                reason: error.to_string(),
-            })?;
-            reading.take(&record);
+            match serde_json::from_slice(text) {
+                Ok(record) => reading.take(&record),
+                Err(error) if error.is_eof() => reading.workload.leave_out(number),
+                Err(error) => {
+                    return Err(TraceError::Line {
+                        line: number,
+                        reason: error.to_string(),
+                    });
+                }
+            }
         }
         reading.finish(lanes)
+    }
+
+    fn leave_out(&mut self, line: u64) {
+        self.cut_lines += 1;
+        self.first_cut_line.get_or_insert(line);
     }
 }
 
