@@ -76,6 +76,28 @@ fn a_directory_that_is_not_there_is_refused_by_its_name() -> Result<()> {
     })
 }
 
+/// E9: a level that is none does not silence the log.
+#[test]
+fn a_log_filter_that_means_nothing_is_refused_with_what_would() -> Result<()> {
+    refused(
+        &["SHAPER_LOG", "warning", "error, warn, info"],
+        |controller| {
+            let controller = controller.lane("sound", sound())?;
+            Ok(controller.environment("SHAPER_LOG", "warning"))
+        },
+    )
+}
+
+#[test]
+fn a_token_that_is_not_there_is_refused_before_anything_is_loaded() -> Result<()> {
+    const MISSING: &str = "/nonexistent/token";
+    refused(&[MISSING, "openssl rand"], |controller| {
+        controller
+            .lane("sound", sound())?
+            .settings(&format!("token_file = {MISSING:?}"))
+    })
+}
+
 #[test]
 fn a_user_without_privileges_is_told_which_are_missing() -> Result<()> {
     refused(&["CAP_BPF"], |controller| {

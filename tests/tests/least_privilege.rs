@@ -23,9 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 19 | 1 << 21 | 1 << 39;
 /// CAP_DAC_READ_SEARCH.
 const READ_ANYTHING: u64 = 1 << 2;
-
 /// CAP_DAC_OVERRIDE.
 const WRITE_ANYTHING: u64 = 1 << 1;
+
+const NOBODY: u32 = 65534;
 
 /// What a thread may, as `/proc/PID/task/TID/status` shows it.
 #[derive(Debug)]
@@ -103,7 +104,6 @@ fn after_the_start_no_thread_has_more_than_it_needs() -> Result<()> {
 /// A configuration that only its owner may read can still be reloaded, at the price of one capability.
 #[test]
 fn the_configuration_of_another_user_is_read_again() -> Result<()> {
-    const NOBODY: u32 = 65534;
     let stage = Stage::set()?;
     let gateway = Gateway::answering(Answer::at_once())?;
     let lane = || LaneFile::over(gateway.addresses());
@@ -118,6 +118,30 @@ fn the_configuration_of_another_user_is_read_again() -> Result<()> {
     }
     controller.write_lane("gateway", lane().limit(7))?;
     controller.wait_until("gateway", |lane| lane.limit == 7)?;
+    Ok(())
+}
+
+/// The token is read once, at the start, by one who may read what another user keeps to himself; it costs nothing later.
+#[test]
+fn the_token_of_another_user_is_read() -> Result<()> {
+    let stage = Stage::set()?;
+    let gateway = Gateway::answering(Answer::at_once())?;
+    let lane = LaneFile::over(gateway.addresses());
+    let builder = Controller::builder(&stage)?.lane("gateway", lane)?;
+    let own = builder.directory().join("own");
+    fs::create_dir(&own)?;
+    let token = own.join("token");
+    fs::write(&token, "0123456789abcdef")?;
+    for (path, mode) in [(&token, 0o600), (&own, 0o700)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        chown(path, Some(NOBODY), Some(NOBODY))?;
+    }
+    let controller = builder
+        .settings(&format!("token_file = {token:?}"))?
+        .start()?;
+    for thread in Privileges::of_every_thread(controller.pid())? {
+        assert_eq!(thread.effective, NEEDED, "{thread:#x?}");
+    }
     Ok(())
 }
 

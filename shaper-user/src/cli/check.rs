@@ -17,6 +17,7 @@ use crate::{
     config::{Config, LaneConfig, Scope, Udp, human},
     format,
     policy::{Adaptive, ConnectHold, Pace, PaceMode},
+    serve::Token,
 };
 
 /// Validate a configuration and explain it in words
@@ -34,7 +35,7 @@ pub struct CheckArgs {
     /// Exit with 1 if there are warnings
     #[arg(long)]
     pub strict: bool,
-    /// Do not look host names up
+    /// Look at the configuration alone: no host name is looked up, and no token read
     #[arg(long)]
     pub offline: bool,
 }
@@ -73,6 +74,20 @@ pub fn run(args: &CheckArgs, out: &mut impl Write, err: &mut impl Write) -> io::
                 writeln!(err, "{warning}")?;
             }
             write!(out, "{}", Explained(&config))?;
+            let token_file = config.settings.token_file.as_deref();
+            if let Some(path) = token_file.filter(|_| !args.offline)
+                && let Err(error) = Token::read(path)
+            {
+                if error.is_denied() {
+                    writeln!(
+                        err,
+                        "note: {error}; the controller may have it, see whether it does as root"
+                    )?;
+                } else {
+                    writeln!(err, "error: {error}")?;
+                    return Ok(Verdict::Broken);
+                }
+            }
             if args.strict && !config.warnings.is_empty() {
                 return Ok(Verdict::Doubtful);
             }
@@ -126,6 +141,11 @@ impl Display for Explained<'_> {
             ),
         )?;
         let history = format::duration(settings.history);
+        let changes = match &settings.token_file {
+            Some(path) => format!("with the token in {}", path.display()),
+            None => "not at all: there is no token_file".to_owned(),
+        };
+        row(f, "changes", format_args!("by HTTP {changes}"))?;
         row(
             f,
             "history",

@@ -97,7 +97,7 @@ impl RunArgs {
 /// When the configuration is wrong, another controller has the instance, or the kernel refuses; what an earlier
 /// controller has left is as before then, and nothing else stays.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
-    log::init();
+    log::init()?;
     let config = args.config.load()?;
     for warning in &config.warnings {
         warn!("{warning}");
@@ -112,6 +112,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // It is written down for others, who have another working directory.
     let control = ControlSocket::bind(&path::absolute(control)?)?;
     let listener = serve::Listener::bind(args.listen.unwrap_or(config.settings.listen))?;
+    // While this process may still read what belongs to others.
+    let token_file = config.settings.token_file.as_deref();
+    let token = token_file.map(serve::Token::read).transpose()?;
     authority
         .take(control.path(), config.origin.to_string())
         .context("cannot write down who has the instance")?;
@@ -155,7 +158,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the control loop")?;
-    runtime.block_on(control_loop(args, config, (control, listener), start))
+    let surfaces = Surfaces {
+        control,
+        listener,
+        token,
+    };
+    runtime.block_on(control_loop(args, config, surfaces, start))
 }
 
 /// What the controller goes on reading and writing. `created`: the cgroups that an earlier one made.
@@ -186,10 +194,18 @@ fn files<'a>(
     }
 }
 
+/// Where the controller can be talked to.
+struct Surfaces {
+    control: ControlSocket,
+    listener: serve::Listener,
+    /// For changes over HTTP.
+    token: Option<serve::Token>,
+}
+
 async fn control_loop(
     args: &RunArgs,
     config: Config,
-    (control, listener): (ControlSocket, serve::Listener),
+    surfaces: Surfaces,
     start: Start,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
@@ -205,8 +221,6 @@ async fn control_loop(
                 .with_context(|| format!("cannot record to {}", path.display()))
         })
         .transpose()?;
-    let token_file = config.settings.token_file.as_deref();
-    let token = token_file.map(serve::Token::read).transpose()?;
     // Before anything is held: both wait for a disk.
     let (history, windows) =
         Keeper::start(&args.instance.history(&args.state)).context("cannot keep the history")?;
@@ -217,11 +231,11 @@ async fn control_loop(
         controller.record(recorder);
     }
     let options = serve::Options {
-        listener,
+        listener: surfaces.listener,
         limits: serve::Limits::default(),
-        token,
+        token: surfaces.token,
     };
-    let server = match serve::spawn(options, control, handle, metrics) {
+    let server = match serve::spawn(options, surfaces.control, handle, metrics) {
         Ok(server) => server,
         Err(error) => {
             controller.abandon(adopted);

@@ -24,7 +24,10 @@ impl fmt::Debug for Token {
 /// Why a token file is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    #[error("cannot read token_file {}: {source}", path.display())]
+    #[error(
+        "cannot read token_file {}: {source}; it has one line, which `openssl rand -base64 24` makes",
+        path.display()
+    )]
     Read { path: PathBuf, source: io::Error },
     #[error(
         "token_file {} can be read by every user of this host: `chmod o= {}`",
@@ -37,6 +40,13 @@ pub enum TokenError {
         .0.display()
     )]
     Unfit(PathBuf),
+}
+
+impl TokenError {
+    /// Whether the file may be fine, but is not for the one who asks.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
 }
 
 impl Token {

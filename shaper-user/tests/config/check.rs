@@ -1,6 +1,6 @@
 //! `shaper check`: what it prints of directories as they are found.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use shaper_user::cli::{
     check::{self, CheckArgs, Verdict},
@@ -9,27 +9,32 @@ use shaper_user::cli::{
 
 /// What `shaper check --offline --config DIR` prints on stdout and stderr, `DIR` for the directory, and its verdict.
 fn checked(dir: &Path) -> (String, String, Verdict) {
-    checked_with(dir, false)
-}
-
-/// The same, perhaps with `--strict`.
-fn checked_with(dir: &Path, strict: bool) -> (String, String, Verdict) {
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let args = CheckArgs {
+    checked_with(&CheckArgs {
         config: ConfigArgs {
             config: Some(dir.to_owned()),
         },
-        strict,
+        strict: false,
         offline: true,
-    };
-    let verdict = check::run(&args, &mut out, &mut err).unwrap();
+    })
+}
+
+/// The same with other options.
+fn checked_with(args: &CheckArgs) -> (String, String, Verdict) {
+    let dir = args
+        .config
+        .config
+        .as_deref()
+        .and_then(Path::to_str)
+        .unwrap();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let verdict = check::run(args, &mut out, &mut err).unwrap();
     let text = |bytes| {
         let text = String::from_utf8(bytes).unwrap();
         // Where systemd runs the host.
         let text = text
             .replace("shaper.slice/shaper-", "shaper/")
             .replace(".slice", "");
-        text.replace(dir.to_str().unwrap(), "DIR")
+        text.replace(dir, "DIR")
     };
     (text(out), text(err), verdict)
 }
@@ -104,6 +109,7 @@ window_slack = "1500ms"
   default     shaper/default
   bulk        machine/docker-*.scope, shaper/bulk
   on loss     every gate opens 5s after the controller's last sign of life
+  changes     by HTTP not at all: there is no token_file
   history     kept for 90d00h, for `shaper stats`
 
 lane embed: observes only, holds nothing
@@ -205,14 +211,62 @@ fn warnings_fail_where_none_may_be() {
         );
         write(dir.path(), "lanes.d/a.toml", text);
     };
+    let strictly = CheckArgs {
+        config: ConfigArgs {
+            config: Some(dir.path().to_owned()),
+        },
+        strict: true,
+        offline: true,
+    };
     lane(2);
-    assert_eq!(checked_with(dir.path(), false).2, Verdict::Usable);
-    let (out, err, verdict) = checked_with(dir.path(), true);
+    assert_eq!(checked(dir.path()).2, Verdict::Usable);
+    let (out, err, verdict) = checked_with(&strictly);
     assert_eq!(verdict, Verdict::Doubtful);
     assert!(out.contains("lane a: 4 in flight"), "{out}");
     assert!(err.contains("2 is less than max_inflight = 4"), "{err}");
     lane(8);
-    assert_eq!(checked_with(dir.path(), true).2, Verdict::Usable);
+    assert_eq!(checked_with(&strictly).2, Verdict::Usable);
+}
+
+/// E9: a token that would make the next start fail is an error here already.
+#[test]
+fn a_token_is_looked_at_unless_offline() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    write(dir.path(), "shaper.toml", format!("token_file = {token:?}"));
+    write(
+        dir.path(),
+        "lanes.d/a.toml",
+        "endpoints = [\"10.1.2.3:8000\"]\nmax_inflight = 0",
+    );
+    let args = |offline| CheckArgs {
+        config: ConfigArgs {
+            config: Some(dir.path().to_owned()),
+        },
+        strict: false,
+        offline,
+    };
+    let (out, _, verdict) = checked_with(&args(true));
+    assert_eq!(verdict, Verdict::Usable);
+    assert!(
+        out.contains("changes     by HTTP with the token in DIR/token"),
+        "{out}"
+    );
+    for (text, mode, word) in [
+        (None, 0, "No such file"),
+        (Some("0123456789abcdef"), 0o644, "chmod o="),
+        (Some("short"), 0o600, "openssl rand"),
+    ] {
+        if let Some(text) = text {
+            fs::write(&token, text).unwrap();
+            fs::set_permissions(&token, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let (_, err, verdict) = checked_with(&args(false));
+        assert_eq!(verdict, Verdict::Broken, "{err}");
+        assert!(err.starts_with("error: ") && err.contains(word), "{err}");
+    }
+    fs::write(&token, "0123456789abcdef").unwrap();
+    assert_eq!(checked_with(&args(false)).2, Verdict::Usable);
 }
 
 /// No lane at all is a configuration that governs nothing (E10).
