@@ -41,6 +41,18 @@ pub enum Protocol {
     Serial = 2,
 }
 
+/// What long payload is that follows a request which is answered, where one request follows the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Following {
+    /// A request, however it begins: something short has gone before it, such as its head, or nothing has.
+    Request = 0,
+    /// The rest of the request, unless it begins like another: a gateway may answer before it has it all.
+    Rest = 1,
+    /// Whatever takes the place of HTTP after status 101 (RFC 9110, 15.2.2), counted like requests.
+    NoHttp = 2,
+}
+
 /// Addresses as the socket knows them, before any translation on the way out. IPv4 is stored IPv4-mapped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -157,7 +169,8 @@ pub struct Conn {
     pub reset: u32,
     /// The [`Fate`](crate::Fate) that has been told already, by number plus 1; 0: none.
     pub told: u32,
-    pub reserved: u32,
+    /// A [`Following`] by number.
+    pub following: u32,
     pub held: HeldHeader,
 }
 

@@ -23,11 +23,13 @@ pub enum EventKind {
     /// The first bytes of a request were dropped, or later ones that acknowledged something new: the connection needs a
     /// probe soon, and more from time to time.
     RequestHeld = 8,
-    /// The first byte of a response; `arg` is the time since the request began to leave, in microseconds.
+    /// The first byte of a response; `arg` is the time since the request began to leave, in microseconds, and `unsure` is 1 if
+    /// payload had come before it that might have been all of the response.
     Answered = 9,
     /// A response looks finished: if nothing follows, it is.
     EndHint = 10,
-    /// A response went on although its connection was parked: it took a slot by force.
+    /// A response went on although its connection was parked: it took a slot by force. `arg` is 1 if it only began: what was
+    /// taken for it came before it.
     Overrun = 11,
     /// The client went away from an unanswered request, whose slot lingers if the lane says so; `arg` is the time since the
     /// request began to leave, in microseconds.
@@ -163,7 +165,8 @@ pub struct Event {
     pub generation: u32,
     /// Depends on the [kind](EventKind).
     pub arg: u32,
-    pub reserved: u32,
+    /// Depends on the [kind](EventKind); 0 for most.
+    pub unsure: u32,
 }
 
 const _: () = assert!(size_of::<Event>() == 48);

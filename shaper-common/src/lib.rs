@@ -28,7 +28,7 @@ mod stream;
 
 pub use account::{Account, AccountKey};
 pub use class::{CLASS_COUNT, CgroupClass, Class};
-pub use conn::{Conn, ConnId, END_KNOWN, HEADER_CAPACITY, HeldHeader, Protocol, Tuple};
+pub use conn::{Conn, ConnId, END_KNOWN, Following, HEADER_CAPACITY, HeldHeader, Protocol, Tuple};
 pub use counter::{COUNTER_COUNT, Counter};
 pub use dns::{Found, FromNameServer, NAME_CAPACITY, NAME_SERVER_PORT, Walk, WireName, wire_name};
 pub use endpoint::{Endpoint, EndpointKey, PORT_BITS};
@@ -43,7 +43,9 @@ pub use lane::{ANY_ERRNO_MAX, LANE_NAME_BYTES, Lane, LaneMode};
 pub use segment::{Family, Segment, SegmentError};
 pub use shared::{SharedU32, SharedU64};
 pub use slots::{MAX_SLOTS, SlotWord};
-pub use stream::{ChunkedEnd, ClientBytes, RECORD_HEADER, START, ServerBytes, TAIL, seq_after};
+pub use stream::{
+    ChunkedEnd, ClientBytes, RECORD_HEADER, START, ServerBytes, TAIL, may_begin_request, seq_after,
+};
 
 /// Lanes a controller can hold at once: the length of the lane array.
 pub const MAX_LANES: u32 = 256;

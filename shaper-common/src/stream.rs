@@ -48,12 +48,29 @@ impl ClientBytes {
     }
 }
 
+/// Whether a payload that begins with these bytes may begin a request: it begins with a TLS record, or with a method (RFC
+/// 9110, 9.1: by convention of capital letters) and the blank behind it. Of the rest of a request this is seldom true.
+#[inline(always)]
+pub fn may_begin_request(start: &[u8; RECORD_HEADER]) -> bool {
+    let [a, b, c, d, e] = *start;
+    if b == 3 && (CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&a) {
+        return true;
+    }
+    let in_method = |byte: u8| byte.is_ascii_uppercase() || byte == b'-';
+    if !(in_method(a) && in_method(b) && in_method(c)) {
+        return false;
+    }
+    d == b' ' || in_method(d) && (e == b' ' || in_method(e))
+}
+
 /// What a gateway's payload is to a connection that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerBytes {
     /// The answer, or the beginning of it.
     Answer,
-    /// An interim response (RFC 9110, 15.2), or a TLS handshake message or alert.
+    /// Nothing but `HTTP/1.1 100 Continue`: the answer is yet to come.
+    Continue,
+    /// Another interim response (RFC 9110, 15.2), or a TLS handshake message or alert, perhaps with an answer behind it.
     Interim,
     /// TLS 1.3 session tickets (RFC 8446, 4.6.1), which servers send right after the client's Finished, and so often
     /// after the first request: encrypted like the answer, but several of one length.
@@ -72,9 +89,11 @@ const MAX_TICKETS: u32 = 4;
 /// Bytes at the start of a payload that [`ServerBytes::of`] looks at.
 pub const START: usize = 12;
 
-/// Payload that is nothing but `HTTP/1.1 100 Continue\r\n\r\n` (25 bytes) in one record: ChaCha20-Poly1305 under TLS
-/// 1.2, TLS 1.3, AES-GCM under TLS 1.2. See [`SEALED`].
-const SEALED_CONTINUE: [u32; 3] = [5 + 25 + 16, 5 + 25 + 17, 5 + 25 + 24];
+/// Payload that is nothing but `HTTP/1.1 100 Continue\r\n\r\n`.
+const CONTINUE: u32 = 25;
+
+/// The same in one record: ChaCha20-Poly1305 under TLS 1.2, TLS 1.3, AES-GCM under TLS 1.2. See [`SEALED`].
+const SEALED_CONTINUE: [u32; 3] = [5 + CONTINUE + 16, 5 + CONTINUE + 17, 5 + CONTINUE + 24];
 
 /// Payload that is nothing but an alert of two bytes under TLS 1.3, which hides its type (RFC 8446, 5.2).
 const SEALED_ALERT: u32 = 5 + 2 + 17;
@@ -123,8 +142,13 @@ impl ServerBytes {
         }
         // "HTTP/1.1 1xx" is an interim response's status line, but for 101, after which it is no HTTP any more.
         let hundreds = start[0] == b'H' && start[5] == b'1' && start[8] == b' ' && start[9] == b'1';
-        let interim = hundreds && !(start[10] == b'0' && start[11] == b'1');
-        if interim { Self::Interim } else { Self::Answer }
+        if !hundreds || (start[10] == b'0' && start[11] == b'1') {
+            Self::Answer
+        } else if len == CONTINUE && start[10] == b'0' && start[11] == b'0' {
+            Self::Continue
+        } else {
+            Self::Interim
+        }
     }
 }
 
@@ -255,6 +279,27 @@ mod tests {
     }
 
     #[test]
+    fn the_rest_of_a_request_does_not_begin_like_one() {
+        for start in [b"POST ", b"GET /", b"DELET", b"M-SEA", b"PUT h"] {
+            assert!(may_begin_request(start), "{start:?}");
+        }
+        for kind in [20, 22, 23] {
+            assert!(may_begin_request(&[kind, 3, 3, 2, 0]));
+        }
+        for start in [
+            b"GETs ",
+            b"ok\"}]",
+            b"\"role",
+            b"Post ",
+            b"A B C",
+            &[23, 9, 3, 2, 0],
+            &[0; 5],
+        ] {
+            assert!(!may_begin_request(start), "{start:?}");
+        }
+    }
+
+    #[test]
     fn the_last_chunk_is_seen_in_the_clear_and_under_each_seal() {
         assert!(ChunkedEnd::matches(&tail(b"5\r\nhello\r\n0\r\n\r\n")));
         assert!(ChunkedEnd::matches(&tail(b"0\r\n\r\n")));
@@ -282,6 +327,10 @@ mod tests {
         assert_eq!(server(b"HTTP/1.1 200 OK\r\n"), ServerBytes::Answer);
         assert_eq!(
             server(b"HTTP/1.1 100 Continue\r\n\r\n"),
+            ServerBytes::Continue
+        );
+        assert_eq!(
+            server(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"),
             ServerBytes::Interim
         );
         assert_eq!(

@@ -1,7 +1,10 @@
 //! A process connects: does the address belong to a lane, and is there a slot?
 
+use core::mem::offset_of;
+
 use aya_ebpf::{
     EbpfContext,
+    bindings::bpf_sock,
     helpers::{
         bpf_get_current_pid_tgid,
         generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_set_retval},
@@ -10,10 +13,12 @@ use aya_ebpf::{
     programs::SockAddrContext,
 };
 use shaper_common::{
-    AccountKey, Counter, EndpointKey, Event, EventKind, Gate, GateWord, LaneMode, Protocol, Tuple,
+    AccountKey, Counter, EndpointKey, Event, EventKind, Following, Gate, GateWord, LaneMode,
+    Protocol, Tuple,
 };
 
 use crate::{
+    access::{load_word, load_word_of},
     classify::{self, Standing},
     count::count,
     emit::{Urgency, emit, now_ns, send},
@@ -34,7 +39,59 @@ const IPPROTO_TCP: u32 = 6;
 pub fn endpoint_v4(ctx: &SockAddrContext) -> EndpointKey {
     // SAFETY: the context is valid for the run; these fields are readable here (`sock_addr_is_valid_access`).
     let (addr, port) = unsafe { ((*ctx.sock_addr).user_ip4, (*ctx.sock_addr).user_port) };
-    EndpointKey::v4(addr.to_ne_bytes(), port_bytes(port))
+    EndpointKey::v4(reached_v4(ctx, addr.to_ne_bytes()), port_bytes(port))
+}
+
+const ANY_V4: [u8; 4] = [0; 4];
+const LOOPBACK_V4: [u8; 4] = [127, 0, 0, 1];
+
+/// Where a packet to `addr` goes: the unspecified address leads to the socket's own, and if it has none, to the loopback
+/// address (`ip_route_output_key_hash_rcu`), after the connect programs have run (`tcp_v4_pre_connect`).
+#[inline(always)]
+fn reached_v4(ctx: &SockAddrContext, addr: [u8; 4]) -> [u8; 4] {
+    if addr != ANY_V4 {
+        return addr;
+    }
+    let own = load_word::<_, { offset_of!(bpf_sock, src_ip4) }>(socket(ctx)) as u32;
+    match own.to_ne_bytes() {
+        ANY_V4 => LOOPBACK_V4,
+        own => own,
+    }
+}
+
+/// The same for IPv6 (`tcp_v6_connect`, `__ip6_datagram_connect`): loopback, IPv4-mapped on a socket whose own address is.
+#[inline(always)]
+fn reached_v6(ctx: &SockAddrContext, words: [u32; 4]) -> [u8; 16] {
+    const MAPPED: u32 = 0xffff_u32.to_be();
+    let bytes = address_bytes(words);
+    if words[0] != 0 || words[1] != 0 || words[3] != 0 {
+        return bytes;
+    }
+    let mapped = |v4| EndpointKey::v4(v4, [0; 2]).addr;
+    if words[2] == MAPPED {
+        return mapped(reached_v4(ctx, ANY_V4));
+    }
+    if words[2] != 0 {
+        return bytes;
+    }
+    let sk = socket(ctx);
+    const OWN: usize = offset_of!(bpf_sock, src_ip6);
+    if load_word_of::<_, OWN, 0>(sk) == 0
+        && load_word_of::<_, OWN, 1>(sk) == 0
+        && load_word_of::<_, OWN, 2>(sk) as u32 == MAPPED
+    {
+        return mapped(LOOPBACK_V4);
+    }
+    let mut loopback = [0; 16];
+    loopback[15] = 1;
+    loopback
+}
+
+/// The socket that connects or sends.
+#[inline(always)]
+fn socket(ctx: &SockAddrContext) -> *const bpf_sock {
+    // SAFETY: as above; never null in these program types.
+    unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk }
 }
 
 /// The address an IPv6 program was called for.
@@ -51,7 +108,7 @@ pub fn endpoint_v6(ctx: &SockAddrContext) -> EndpointKey {
         ];
         (words, (*sa).user_port)
     };
-    EndpointKey::v6(address_bytes(addr), port_bytes(port))
+    EndpointKey::v6(reached_v6(ctx, addr), port_bytes(port))
 }
 
 /// The context holds the port in network byte order in its lower half.
@@ -102,8 +159,7 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     let standing = classify::current();
     let purse = purse_of(lane_index, lane.account_caps.load() != 0, &standing);
 
-    // SAFETY: the field is the socket that connects; never null in this program type.
-    let sk = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk }.cast();
+    let sk = socket(ctx).cast_mut().cast();
     // SAFETY: a socket pointer from the context.
     if let Some(earlier) = unsafe { socket::governed(sk) } {
         // The socket connects again, after an attempt that failed before TCP began.
@@ -168,6 +224,7 @@ pub fn connect(ctx: &SockAddrContext, endpoint: EndpointKey) -> i32 {
     conn.answer_from = 0;
     conn.reset = 0;
     conn.told = 0;
+    conn.following = Following::Request as u32;
     conn.held.len = 0;
 
     lane.connects[standing.class.index()].add(1);
@@ -230,7 +287,7 @@ fn refuse(lane: u32, standing: &Standing, pid: u32, errno: u32) {
         index: 0,
         generation: 0,
         arg: errno,
-        reserved: 0,
+        unsure: 0,
     };
     send(&event, Urgency::Leisure);
 }

@@ -2,8 +2,8 @@
 
 use aya_ebpf::{EbpfContext, helpers::generated::bpf_skb_load_bytes, programs::SkBuffContext};
 use shaper_common::{
-    ClientBytes, Conn, Counter, EventKind, Gate, GateWord, HEADER_CAPACITY, Protocol,
-    RECORD_HEADER, Segment, seq_after,
+    ClientBytes, Conn, Counter, EventKind, Following, Gate, GateWord, HEADER_CAPACITY, Protocol,
+    RECORD_HEADER, Segment, may_begin_request, seq_after,
 };
 
 use crate::{
@@ -150,6 +150,11 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     // SAFETY: points into the array map; as above.
     let conn = unsafe { &mut *governed.conn };
     if governed.word.is_busy() {
+        // A client that goes on with a request has no answer to it: what came before was none. But of HTTP/2 short payload
+        // acknowledges settings and pings.
+        if conn.protocol.load() != Protocol::Http2 as u32 || !is_short(conn, outgoing) {
+            conn.unsure_ns = 0;
+        }
         note_passed(conn, outgoing);
         return PASS;
     }
@@ -158,9 +163,11 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     }
     note_preface(ctx, conn, governed, outgoing);
     // What would pass a closed gate makes no request: window updates, pings, the end of a handshake.
-    let short = slot::lane(conn.lane)
-        .is_some_and(|lane| outgoing.segment.payload_len <= lane.wake_bytes.load());
-    if short {
+    if is_short(conn, outgoing) {
+        pass_short(ctx, conn, outgoing);
+        return PASS;
+    }
+    if is_rest(ctx, conn, outgoing) {
         note_passed(conn, outgoing);
         return PASS;
     }
@@ -168,7 +175,7 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     // request after the other must not keep its slot from them.
     let next = conn.sent_long != 0 && conn.rx_ns > conn.admitted_ns.load();
     if next
-        && conn.protocol.load() == Protocol::Serial as u32
+        && conn.protocol.load() != Protocol::Http2 as u32
         && resume::yield_slot(conn, governed.id, governed.word)
     {
         return request(
@@ -209,10 +216,42 @@ fn gated(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     }
     note_preface(ctx, conn, governed, outgoing);
     if is_wake(conn, outgoing.segment.payload_len) {
+        pass_short(ctx, conn, outgoing);
+        return PASS;
+    }
+    if governed.word.gate() == Gate::Parked && is_rest(ctx, conn, outgoing) {
         note_passed(conn, outgoing);
         return PASS;
     }
     request(ctx, governed, governed.word, outgoing)
+}
+
+#[inline(always)]
+fn is_short(conn: &Conn, outgoing: &Outgoing) -> bool {
+    slot::lane(conn.lane).is_some_and(|lane| outgoing.segment.payload_len <= lane.wake_bytes.load())
+}
+
+/// Whether payload is the rest of a request that has its answer already: a gateway that turns a request down does not wait
+/// for its end, and a client that writes all of it before it reads must not wait for a slot in its midst.
+#[inline(always)]
+fn is_rest(ctx: &SkBuffContext, conn: &Conn, outgoing: &Outgoing) -> bool {
+    conn.following == Following::Rest as u32
+        && conn.protocol.load() == Protocol::Serial as u32
+        && !begins_like_a_request(ctx, outgoing)
+}
+
+/// Lets payload pass that is too short for a request. It may be the head of one whose body is none.
+#[inline(always)]
+fn pass_short(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
+    if conn.following == Following::Rest as u32 && begins_like_a_request(ctx, outgoing) {
+        conn.following = Following::Request as u32;
+    }
+    note_passed(conn, outgoing);
+}
+
+#[inline(always)]
+fn begins_like_a_request(ctx: &SkBuffContext, outgoing: &Outgoing) -> bool {
+    may_begin_request(&packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default())
 }
 
 /// Lets payload pass that belongs to a TLS handshake.
@@ -320,6 +359,9 @@ fn begin_request(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
     }
     conn.request_ns = now;
     conn.sent_long = 1;
+    if conn.following != Following::NoHttp as u32 {
+        conn.following = Following::Rest as u32;
+    }
     conn.end_hint_ns = 0;
     conn.response_end.store(0);
     conn.head_request = u32::from(start == *b"HEAD ");

@@ -8,7 +8,7 @@ use aya_ebpf::{
     programs::SkBuffContext,
 };
 use shaper_common::{
-    Conn, ConnId, END_KNOWN, HEAD_CAPACITY, HEAD_STEPS, HeadScan, Segment, status,
+    Conn, ConnId, END_KNOWN, Following, HEAD_CAPACITY, HEAD_STEPS, HeadScan, Segment, status,
 };
 
 use crate::{
@@ -16,6 +16,8 @@ use crate::{
     glimpse,
     maps::HEADS,
 };
+
+const SWITCHING_PROTOCOLS: u16 = 101;
 
 const CAPACITY: u32 = HEAD_CAPACITY as u32;
 
@@ -38,7 +40,7 @@ pub struct Workplace {
 
 /// Reads the head of an answer that begins in this segment at the sequence number `start`, if it is one of HTTP/1.
 #[inline(always)]
-pub fn received(ctx: &SkBuffContext, conn: &Conn, id: ConnId, segment: &Segment, start: u32) {
+pub fn received(ctx: &SkBuffContext, conn: &mut Conn, id: ConnId, segment: &Segment, start: u32) {
     let Some(place) = HEADS.get_ptr_mut(0) else {
         return;
     };
@@ -64,6 +66,10 @@ pub fn received(ctx: &SkBuffContext, conn: &Conn, id: ConnId, segment: &Segment,
     if status >= 400 {
         // It may ask for a pause, and nobody may have the slot before that is known: the controller says where it ends.
         glimpse::received(ctx, conn, id, segment, start);
+        return;
+    }
+    if status == SWITCHING_PROTOCOLS {
+        conn.following = Following::NoHttp as u32;
         return;
     }
     // SAFETY: `step` is a function of the form that the helper calls (Linux 5.17).

@@ -8,7 +8,7 @@ use shaper_common::{
 
 use crate::{
     dns,
-    emit::{Urgency, emit, micros_between, now_ns},
+    emit::{Urgency, emit, event, micros_between, now_ns, send},
     head, packet, record,
     slot::{self, Purse},
     socket::Governed,
@@ -90,6 +90,7 @@ fn response(
         if !is_answer(ctx, conn, segment, now) {
             return;
         }
+        let unsure = u32::from(conn.unsure_ns != 0);
         conn.tickets_until_ns = 0;
         conn.unsure_ns = 0;
         // Lost only to a change that makes the answer moot: the client has closed.
@@ -99,13 +100,9 @@ fn response(
         }
         word = answered;
         let after = micros_between(conn.request_ns, now);
-        emit(
-            EventKind::Answered,
-            conn,
-            governed.id,
-            after,
-            Urgency::Leisure,
-        );
+        let mut told = event(EventKind::Answered, conn, governed.id, after);
+        told.unsure = unsure;
+        send(&told, Urgency::Leisure);
         head::received(ctx, conn, governed.id, segment, start);
     }
     let end = start.wrapping_add(segment.payload_len);
@@ -128,8 +125,13 @@ fn response(
 /// Whether the payload begins the answer to the present request.
 #[inline(always)]
 fn is_answer(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment, now: u64) -> bool {
+    if is_housekeeping(conn, segment) {
+        conn.unsure_ns = now;
+        return false;
+    }
     match server_bytes(ctx, segment) {
         ServerBytes::Answer => true,
+        ServerBytes::Continue => false,
         ServerBytes::Ticket if now <= conn.tickets_until_ns && !ends_chunked(ctx, segment) => {
             conn.unsure_ns = now;
             false
@@ -142,6 +144,13 @@ fn is_answer(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment, now: u64) 
         }
         ServerBytes::Tickets => conn.tickets_until_ns == 0,
     }
+}
+
+/// Whether the payload is so short that on HTTP/2 it may be settings, pings and window updates, which come unasked.
+#[inline(always)]
+fn is_housekeeping(conn: &Conn, segment: &Segment) -> bool {
+    conn.protocol.load() == Protocol::Http2 as u32
+        && slot::lane(conn.lane).is_some_and(|lane| segment.payload_len <= lane.wake_bytes.load())
 }
 
 #[inline(always)]
@@ -168,18 +177,16 @@ fn park(conn: &Conn, governed: &Governed, word: GateWord) {
 #[inline(always)]
 fn overrun(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, segment: &Segment) {
     // An alert, such as the gateway's farewell to an idle connection.
-    if server_bytes(ctx, segment) == ServerBytes::Interim {
+    let bytes = server_bytes(ctx, segment);
+    if bytes == ServerBytes::Interim
+        || bytes == ServerBytes::Continue
+        || is_housekeeping(conn, segment)
+    {
         return;
     }
     let Some(lane) = slot::lane(conn.lane) else {
         return;
     };
-    // HTTP/2 has pings and window updates of its own accord.
-    if conn.protocol.load() == Protocol::Http2 as u32
-        && segment.payload_len <= lane.wake_bytes.load()
-    {
-        return;
-    }
     let purse = match conn.account.load() {
         0 => Purse::None,
         index => Purse::Known(index - 1),
@@ -187,7 +194,14 @@ fn overrun(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, segment: &Segm
     let class = Class::from_index(conn.class);
     slot::force(lane, class, &purse);
     if record::change(conn, governed.word, governed.word.with_gate(Gate::Open)) {
-        emit(EventKind::Overrun, conn, governed.id, 0, Urgency::Leisure);
+        let begins = u32::from(governed.word.is_busy());
+        emit(
+            EventKind::Overrun,
+            conn,
+            governed.id,
+            begins,
+            Urgency::Leisure,
+        );
     } else {
         slot::give_back(lane, conn);
     }

@@ -18,6 +18,7 @@ use crate::{
     connect::{address_bytes, lane_of},
     count::count,
     emit::{Urgency, emit, micros_between, now_ns},
+    presence::controller_present,
     record,
     socket::{self, Governed},
 };
@@ -130,6 +131,10 @@ fn ip6<const OFFSET: usize>(sk: *const bpf_sock) -> [u8; 16] {
 /// A socket that connects to a lane without having passed the connect program.
 #[inline(always)]
 fn unseen(sk: *const bpf_sock) {
+    // Then the connect program has let it pass, and counted it.
+    if !controller_present() {
+        return;
+    }
     let tuple = tuple(sk);
     if lane_of(EndpointKey::v6(
         tuple.remote,

@@ -161,7 +161,7 @@ fn connects_through_io_uring_are_governed() -> Result<()> {
     for client in [first, second] {
         client.finish(PATIENCE)?.answered()?;
     }
-    assert_eq!(gateway.tally().peak_in_service, 1);
+    assert_eq!(gateway.tally().peak_of(|_| true), 1);
     controller.wait_for("gateway", 0, 0)?;
     Ok(())
 }
@@ -194,7 +194,7 @@ fn connects_through_mptcp_are_governed() -> Result<()> {
     for client in [first, second] {
         assert_eq!(client.finish(PATIENCE)?.0.status, 200);
     }
-    assert_eq!(gateway.tally().peak_in_service, 1);
+    assert_eq!(gateway.tally().peak_of(|_| true), 1);
     let ungoverned = controller.metrics()?.sum("shaper_ungoverned_total", &[]);
     assert_eq!(ungoverned, 0.0, "shaper_ungoverned_total");
     controller.wait_for("gateway", 0, 0)?;
@@ -284,5 +284,124 @@ fn clients_that_speak_http2_in_the_clear_are_counted_and_warned_of_once() -> Res
     }
     let log = controller.log();
     assert_eq!(log.matches(WARNING).count(), 1, "{log}");
+    Ok(())
+}
+
+/// Leaves the SYN to its first write, as TCP_FASTOPEN_CONNECT (30) asks for.
+const CONNECTS_WITH_ITS_FIRST_WRITE: &str = r#"
+connection = socket.socket(FAMILY, socket.SOCK_STREAM)
+connection.setsockopt(socket.IPPROTO_TCP, 30, 1)
+connection.connect((HOST, PORT))
+time.sleep(float(ARGUMENTS[1]))
+report(status=call(connection, label=ARGUMENTS[0]))
+"#;
+
+/// D7: a connect that TCP has put off has its place in the queue, however late the first write comes.
+#[test]
+fn connects_that_come_with_the_first_write_are_governed() -> Result<()> {
+    // Twice as long as the records of connects that TCP never began are kept.
+    const LATE: Duration = Duration::from_secs(10);
+    let stage = Stage::set()?;
+    let pair = VethPair::create()?;
+    for netns in [&pair.client, &pair.gateway] {
+        netns.set("net/ipv4/tcp_fastopen", "1543")?;
+    }
+    let release = Latch::shut();
+    let gateway = Gateway::builder()
+        .listen_in(&pair.gateway, (pair.gateway.v4, 0).into())?
+        .answer(Answer::once_open(&release))
+        .start()?;
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", LaneFile::over(gateway.addresses()))?
+        .start()?;
+    let calls = |label: &str, after: Duration| {
+        script::<Call>("first write", &gateway, CONNECTS_WITH_ITS_FIRST_WRITE)
+            .argument(label)
+            .argument(after.as_secs().to_string())
+            .in_netns(&pair.client)?
+            .spawn_in(&stage.default)
+    };
+    let holder = calls("holder", Duration::ZERO)?;
+    controller.wait_for("gateway", 1, 0)?;
+    let late = calls("late", LATE)?;
+    controller.wait_for("gateway", 1, 1)?;
+    sleep(LATE + A_MOMENT);
+    controller.wait_for("gateway", 1, 1)?;
+    assert_eq!(gateway.tally().labels(), ["holder"]);
+    release.open();
+    for client in [holder, late] {
+        assert_eq!(client.finish(PATIENCE)?.0.status, 200);
+    }
+    let ungoverned = controller.metrics()?.sum("shaper_ungoverned_total", &[]);
+    assert_eq!(ungoverned, 0.0);
+    Ok(())
+}
+
+/// A1, D7: an unspecified address leads to this host, so a client that writes one reaches a lane over a loopback address,
+/// and waits in it.
+#[test]
+fn connects_to_an_unspecified_address_are_governed() -> Result<()> {
+    let stage = Stage::set()?;
+    let release = Latch::shut();
+    let gateway = Gateway::builder()
+        .listen_v4()?
+        .listen_v6()?
+        .answer(Answer::once_open(&release))
+        .start()?;
+    let [v4, v6] = [0, 1].map(|number: usize| gateway.addresses()[number].port());
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", LaneFile::over(gateway.addresses()))?
+        .start()?;
+    let holder = curl(&gateway.url(), "holder").spawn_in(&stage.bulk)?;
+    controller.wait_for("gateway", 1, 0)?;
+    let urls = [
+        format!("http://0.0.0.0:{v4}/"),
+        format!("http://[::]:{v6}/"),
+        format!("http://[::ffff:0.0.0.0]:{v4}/"),
+    ];
+    let mut waiters = Vec::new();
+    for (before, url) in urls.iter().enumerate() {
+        waiters.push(curl(url, url).spawn_in(&stage.bulk)?);
+        controller.wait_for("gateway", 1, before + 1)?;
+    }
+    release.open();
+    for client in waiters.into_iter().chain([holder]) {
+        assert_eq!(client.finish(PATIENCE)?.outcome, CurlOutcome::answered());
+    }
+    assert_eq!(gateway.tally().peak_of(|_| true), 1);
+    let ungoverned = controller.metrics()?.sum("shaper_ungoverned_total", &[]);
+    assert_eq!(ungoverned, 0.0);
+    Ok(())
+}
+
+/// The own address of a socket that is bound comes before the loopback address.
+const CONNECTS_FROM_ITS_OWN: &str = r#"
+connection = socket.socket(FAMILY, socket.SOCK_STREAM)
+connection.bind((HOST, 0))
+connection.connect(("0.0.0.0", PORT))
+report(status=call(connection))
+"#;
+
+/// A1: the same where the socket has an address of its own, to which an unspecified one leads then.
+#[test]
+fn connects_to_an_unspecified_address_are_governed_on_a_bound_socket() -> Result<()> {
+    let stage = Stage::set()?;
+    let release = Latch::shut();
+    let gateway = Gateway::builder()
+        .listen((std::net::Ipv4Addr::new(127, 0, 0, 2), 0).into())?
+        .answer(Answer::once_open(&release))
+        .start()?;
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", LaneFile::over(gateway.addresses()))?
+        .start()?;
+    let calls = || script::<Call>("bound", &gateway, CONNECTS_FROM_ITS_OWN).spawn_in(&stage.bulk);
+    let first = calls()?;
+    controller.wait_for("gateway", 1, 0)?;
+    let second = calls()?;
+    controller.wait_for("gateway", 1, 1)?;
+    release.open();
+    for client in [first, second] {
+        assert_eq!(client.finish(PATIENCE)?.0.status, 200);
+    }
     Ok(())
 }

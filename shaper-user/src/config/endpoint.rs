@@ -80,6 +80,8 @@ pub enum EndpointError {
     InvalidHost,
     #[error("has an `@` behind its host")]
     AtBehindHost,
+    #[error("names the unspecified address, which leads a client to its own host")]
+    Unspecified,
     #[error("names an address that nothing can connect to")]
     Unconnectable,
 }
@@ -104,9 +106,10 @@ impl EndpointError {
                 "a host name of letters, digits, `-`, `_` and dots, or an IP address"
             }
             Self::AtBehindHost => "write HOST:PORT alone: credentials and paths play no part",
-            Self::Unconnectable => {
-                "the address of a gateway, not an unspecified, multicast or broadcast address"
+            Self::Unspecified => {
+                "write 127.0.0.1 or [::1]: clients that connect to 0.0.0.0 or [::] are in that lane, too"
             }
+            Self::Unconnectable => "the address of a gateway, not a multicast or broadcast address",
         }
     }
 }
@@ -273,7 +276,10 @@ fn literal(
 ) -> Result<(EndpointSpec, Vec<EndpointNote>), EndpointError> {
     let addr = endpoint.addr();
     let is_broadcast = matches!(addr, IpAddr::V4(v4) if v4.is_broadcast());
-    if addr.is_unspecified() || addr.is_multicast() || is_broadcast {
+    if addr.is_unspecified() {
+        return Err(EndpointError::Unspecified);
+    }
+    if addr.is_multicast() || is_broadcast {
         return Err(EndpointError::Unconnectable);
     }
     Ok((EndpointSpec::Literal(endpoint), notes))
@@ -410,8 +416,8 @@ mod tests {
             ("http://user:12/34@gateway.internal/", "AtBehindHost"),
             ("http://user:1?2@gateway.internal/", "AtBehindHost"),
             ("a.example:443 b.example:443", "WhiteSpace"),
-            ("0.0.0.0:443", "Unconnectable"),
-            ("[::]:443", "Unconnectable"),
+            ("0.0.0.0:443", "Unspecified"),
+            ("[::]:443", "Unspecified"),
             ("224.0.0.1:443", "Unconnectable"),
             ("255.255.255.255/32:443", "Unconnectable"),
         ];

@@ -8,7 +8,10 @@ use std::collections::{HashMap, HashSet};
 use shaper_common::{CLASS_COUNT, Class, ConnId, Gate, Lane, SharedU32, SlotWord};
 use tracing::warn;
 
-use super::Controller;
+use super::{
+    Controller,
+    hidden::{cookies, in_one_go},
+};
 use crate::{
     kernel::{ConnView, Tables, change_slots},
     metrics,
@@ -252,13 +255,37 @@ impl Controller {
     }
 
     /// Gives back what belongs to connections that no program of ours will see the end of.
-    pub(super) fn reap(&mut self, now: Ns, view: &ConnView) {
-        if view.gate() == Gate::Doomed {
+    pub(super) fn reap(&mut self, now: Ns, views: Vec<ConnView>) {
+        let (doomed, untracked): (Vec<_>, Vec<_>) = views
+            .into_iter()
+            .partition(|view| view.gate() == Gate::Doomed);
+        for view in doomed {
             // The event that asked for this was lost, or could not be carried out.
             self.end_socket(view.id);
-        } else if view.record.tracked == 0
-            && now.since(view.since()) >= UNTRACKED_MAX_AGE
-            && let Some(lane) = view.lane()
+        }
+        let old = untracked
+            .into_iter()
+            .filter(|view| now.since(view.since()) >= UNTRACKED_MAX_AGE);
+        // Those of further namespaces are here again in the next round.
+        let (batches, _) = in_one_go(old.collect(), ConnView::netns);
+        for batch in batches {
+            // TCP may be yet to begin: with the first write, if the program has asked for that (TCP_FASTOPEN_CONNECT,
+            // `tcp_fastopen_defer_connect`). Whoever cannot be asked does not keep a slot by that.
+            let connecting = self
+                .namespaces
+                .open(batch[0].netns(), batch[0].record.pid)
+                .and_then(|namespace| namespace.diag.connecting(&cookies(&batch)))
+                .unwrap_or_default();
+            for view in batch {
+                if !connecting.contains(&view.record.cookie) {
+                    self.reap_untracked(now, &view);
+                }
+            }
+        }
+    }
+
+    fn reap_untracked(&mut self, now: Ns, view: &ConnView) {
+        if let Some(lane) = view.lane()
             && let Some(gate) = self.tables.reap(view)
         {
             self.stillness.moved();

@@ -52,8 +52,10 @@ impl Controller {
         let end = glimpse.event.arg.wrapping_add(length as u32);
         if let Some(conn) = self.tables.conns.get(id.index) {
             // The kernel compares what comes from now on; what has come is compared when the connection is looked at, at
-            // once.
-            conn.response_end.swap(END_KNOWN | u64::from(end));
+            // once. If it knows an end, that is of a later answer.
+            let _ = conn
+                .response_end
+                .compare_exchange(0, END_KNOWN | u64::from(end));
         }
         self.parking.look_soon(id, Ns(0));
         self.park_idle(kernel::now());

@@ -65,7 +65,7 @@ impl Controller {
     }
 }
 
-fn cookies(batch: &[ConnView]) -> HashSet<u64> {
+pub(super) fn cookies(batch: &[ConnView]) -> HashSet<u64> {
     batch.iter().map(|view| view.record.cookie).collect()
 }
 

@@ -16,9 +16,15 @@ const AFTER_HINT: Duration = Duration::from_millis(20);
 /// Silence on a connection that has sent nothing as long as a request.
 const UNUSED: Duration = Duration::from_secs(1);
 
-/// Silence after payload that was either TLS session tickets, before an answer that takes its time, or a whole answer that
-/// came at once.
+/// Silence after payload that was either something that a gateway sends before its answer, which may take its time, or a
+/// whole answer that came at once: TLS session tickets one by one, the settings of HTTP/2.
 const UNSURE: Duration = Duration::from_secs(30);
+
+/// The same in a lane whose gateways are known to send such things.
+const UNSURE_BUT_WARNED: Duration = Duration::from_secs(600);
+
+/// How long that is known.
+const WARNED_FOR: Duration = Duration::from_secs(3600);
 
 /// How long an admitted request may take to leave: TCP's own timer, should no probe get through, is at most 120 s away
 /// (`TCP_RTO_MAX`).
@@ -80,7 +86,8 @@ impl Facts {
         }
     }
 
-    fn judge(&self, now: Ns, idle_release: Duration) -> Verdict {
+    /// `unsure`: the silence after which what may have been the answer is taken for it.
+    fn judge(&self, now: Ns, idle_release: Duration, unsure: Duration) -> Verdict {
         let mut look_again = None;
         let mut wait = |until: Ns| {
             look_again = Some(look_again.map_or(until, |other: Ns| other.min(until)));
@@ -116,7 +123,7 @@ impl Facts {
                 return Verdict::Park { guess: true };
             }
         }
-        if self.busy && self.unsure > self.began && wait(self.unsure + UNSURE) {
+        if self.busy && self.unsure > self.began && wait(self.unsure + unsure) {
             return Verdict::Park { guess: true };
         }
         // However long the gateway thinks.
@@ -166,6 +173,8 @@ pub struct Parking {
     /// Requests have begun of which nobody has told.
     begun: bool,
     guesses: HashMap<LaneId, Guess>,
+    /// When an answer last came after something that had looked like one.
+    warned: HashMap<LaneId, Ns>,
 }
 
 impl Parking {
@@ -234,6 +243,18 @@ impl Parking {
         }
     }
 
+    /// An answer began in `lane` although something had come before it that looked like one.
+    pub fn warn(&mut self, now: Ns, lane: LaneId) {
+        self.warned.insert(lane, now);
+    }
+
+    fn unsure(&self, now: Ns, lane: LaneId) -> Duration {
+        match self.warned.get(&lane) {
+            Some(at) if now.since(*at) < WARNED_FOR => UNSURE_BUT_WARNED,
+            _ => UNSURE,
+        }
+    }
+
     /// Parks what is idle; `idle_release` is the lane's setting.
     pub fn tick(
         &mut self,
@@ -256,7 +277,8 @@ impl Parking {
                 continue;
             };
             let idle_release = self.widened(now, lane, configured);
-            let until = match Facts::of(&view).judge(now, idle_release) {
+            let unsure = self.unsure(now, lane);
+            let until = match Facts::of(&view).judge(now, idle_release, unsure) {
                 Verdict::Park { guess } if tables.park(&view, guess) => {
                     self.open.remove(&id);
                     parked.push(ParkedNow { id, lane });
@@ -321,10 +343,10 @@ mod tests {
     #[test]
     fn silence_after_a_response_parks_on_a_guess() {
         assert_eq!(
-            answered().judge(Ns(7 * SECOND), IDLE),
+            answered().judge(Ns(7 * SECOND), IDLE, UNSURE),
             Verdict::Park { guess: true }
         );
-        let early = answered().judge(Ns(7 * SECOND - 1), IDLE);
+        let early = answered().judge(Ns(7 * SECOND - 1), IDLE, UNSURE);
         assert_eq!(
             early,
             Verdict::Keep {
@@ -341,7 +363,7 @@ mod tests {
             ..answered()
         };
         assert_eq!(
-            facts.judge(Ns(3600 * SECOND), IDLE),
+            facts.judge(Ns(3600 * SECOND), IDLE, UNSURE),
             Verdict::Keep { until: None }
         );
     }
@@ -355,10 +377,35 @@ mod tests {
         };
         let at = Ns(5 * SECOND) + UNSURE;
         assert_eq!(
-            facts.judge(Ns(6 * SECOND), IDLE),
+            facts.judge(Ns(6 * SECOND), IDLE, UNSURE),
             Verdict::Keep { until: Some(at) }
         );
-        assert_eq!(facts.judge(at, IDLE), Verdict::Park { guess: true });
+        assert_eq!(facts.judge(at, IDLE, UNSURE), Verdict::Park { guess: true });
+    }
+
+    /// A7: where gateways are known to send something before their answers, a thinking one keeps its slot for longer.
+    #[test]
+    fn a_lane_is_warned_by_an_answer_behind_what_looked_like_one() {
+        let lane = LaneId(3);
+        let mut parking = Parking::default();
+        assert_eq!(parking.unsure(Ns(SECOND), lane), UNSURE);
+        parking.warn(Ns(SECOND), lane);
+        let late = Ns(SECOND) + WARNED_FOR;
+        assert_eq!(parking.unsure(Ns(2 * SECOND), lane), UNSURE_BUT_WARNED);
+        assert_eq!(parking.unsure(Ns(2 * SECOND), LaneId(4)), UNSURE);
+        assert_eq!(parking.unsure(late, lane), UNSURE);
+        let facts = Facts {
+            busy: true,
+            unsure: Ns(5 * SECOND),
+            ..answered()
+        };
+        let at = Ns(5 * SECOND) + UNSURE;
+        assert_eq!(
+            facts.judge(at, IDLE, UNSURE_BUT_WARNED),
+            Verdict::Keep {
+                until: Some(Ns(5 * SECOND) + UNSURE_BUT_WARNED)
+            }
+        );
     }
 
     /// B10: a response that ends by its own length gives the slot back at once, for sure.
@@ -369,7 +416,7 @@ mod tests {
             ..answered()
         };
         assert_eq!(
-            facts.judge(Ns(5 * SECOND), IDLE),
+            facts.judge(Ns(5 * SECOND), IDLE, UNSURE),
             Verdict::Park { guess: false }
         );
     }
@@ -381,9 +428,9 @@ mod tests {
             ..answered()
         };
         let at = Ns(5 * SECOND) + AFTER_HINT;
-        assert_eq!(facts.judge(at, IDLE), Verdict::Park { guess: true });
+        assert_eq!(facts.judge(at, IDLE, UNSURE), Verdict::Park { guess: true });
         assert_eq!(
-            facts.judge(Ns(5 * SECOND), IDLE),
+            facts.judge(Ns(5 * SECOND), IDLE, UNSURE),
             Verdict::Keep { until: Some(at) }
         );
         // More came after it: no end.
@@ -392,7 +439,7 @@ mod tests {
             ..facts
         };
         assert_eq!(
-            facts.judge(at, IDLE),
+            facts.judge(at, IDLE, UNSURE),
             Verdict::Keep {
                 until: Some(Ns(7 * SECOND + 1))
             }
@@ -409,7 +456,7 @@ mod tests {
                 ..answered()
             };
             assert_eq!(
-                facts.judge(Ns(6 * SECOND), IDLE),
+                facts.judge(Ns(6 * SECOND), IDLE, UNSURE),
                 Verdict::Park { guess: false }
             );
         }
@@ -420,7 +467,7 @@ mod tests {
             ..answered()
         };
         assert_eq!(
-            silent.judge(Ns(2 * SECOND), IDLE),
+            silent.judge(Ns(2 * SECOND), IDLE, UNSURE),
             Verdict::Park { guess: false }
         );
         let connecting = Facts {
@@ -428,7 +475,7 @@ mod tests {
             ..silent
         };
         assert_eq!(
-            connecting.judge(Ns(100 * SECOND), IDLE),
+            connecting.judge(Ns(100 * SECOND), IDLE, UNSURE),
             Verdict::Keep { until: None }
         );
     }
@@ -445,7 +492,7 @@ mod tests {
             ..answered()
         };
         assert_eq!(
-            failed.judge(Ns(2 * SECOND), IDLE),
+            failed.judge(Ns(2 * SECOND), IDLE, UNSURE),
             Verdict::Park { guess: false }
         );
     }
@@ -470,7 +517,7 @@ mod tests {
                 ..answered()
             },
         ] {
-            let verdict = facts.judge(admitted, IDLE);
+            let verdict = facts.judge(admitted, IDLE, UNSURE);
             assert_eq!(
                 verdict,
                 Verdict::Keep {
@@ -490,11 +537,11 @@ mod tests {
                 sent_long,
                 ..answered()
             };
-            let verdict = facts.judge(Ns(100 * SECOND), IDLE);
+            let verdict = facts.judge(Ns(100 * SECOND), IDLE, UNSURE);
             let until = Some(Ns(101 * SECOND));
             assert_eq!(verdict, Verdict::Keep { until });
             assert!(matches!(
-                facts.judge(Ns(200 * SECOND), IDLE),
+                facts.judge(Ns(200 * SECOND), IDLE, UNSURE),
                 Verdict::Park { .. }
             ));
         }

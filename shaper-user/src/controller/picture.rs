@@ -46,9 +46,7 @@ impl Controller {
         }
         let corrected = self.policy.drain_corrected().map(conn_id).collect();
         self.carry_out(now);
-        for view in &survey.to_reap {
-            self.reap(now, view);
-        }
+        self.reap(now, survey.to_reap);
         self.parking.retain(|id| survey.open.contains(&id));
         // Nobody listens while the lanes have no names.
         let _ = self.in_use.send(survey.remotes);

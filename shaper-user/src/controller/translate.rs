@@ -77,7 +77,7 @@ impl Controller {
                 Event::Gone { conn: open.conn }
             }
             EventKind::Overrun => {
-                self.overrun(now, lane, id);
+                self.overrun(now, lane, id, event.arg != 0);
                 Event::Overrun(open)
             }
             EventKind::Established => {
@@ -88,6 +88,9 @@ impl Controller {
             EventKind::RequestHeld => return self.nudges.request_held(now, id),
             EventKind::Answered => {
                 let after = Duration::from_micros(event.arg.into());
+                if event.unsure != 0 {
+                    self.parking.warn(now, lane);
+                }
                 if let Some(lane) = self.lanes.get(lane) {
                     lane.metrics.observe_first_byte(after);
                 }
@@ -151,8 +154,11 @@ impl Controller {
         self.count_end(left, lane, class, Outcome::Abandoned);
     }
 
-    fn overrun(&mut self, now: Ns, lane: LaneId, id: ConnId) {
-        if let Some(active) = self.lanes.get(lane) {
+    /// `begins`: the response has only begun; what was taken for it came before it.
+    fn overrun(&mut self, now: Ns, lane: LaneId, id: ConnId, begins: bool) {
+        if begins {
+            self.parking.warn(now, lane);
+        } else if let Some(active) = self.lanes.get(lane) {
             let idle_release = active.config.rules.idle_release;
             self.parking.overrun(now, lane, idle_release);
         }

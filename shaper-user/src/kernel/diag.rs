@@ -20,8 +20,11 @@ const SOCK_DESTROY: u16 = 21;
 /// Any state (`TCPF_ALL`).
 const ALL_STATES: u32 = u32::MAX;
 
-/// A socket that has a peer or is looking for one: `TCP_ESTABLISHED` (1) and `TCP_SYN_SENT` (2) of tcp_states.h.
-const CONNECTED: u32 = 1 << 1 | 1 << 2;
+/// A socket that is looking for a peer: `TCP_SYN_SENT` (2) of tcp_states.h.
+const CONNECTING: u32 = 1 << 2;
+
+/// The same, or one that has a peer: `TCP_ESTABLISHED` (1).
+const CONNECTED: u32 = 1 << 1 | CONNECTING;
 
 /// Offset of `idiag_timer` in `struct inet_diag_msg`, and its value for TIME_WAIT (`inet_twsk_diag_fill`).
 const TIMER: usize = 2;
@@ -153,6 +156,18 @@ impl Diag {
             }
         })?;
         Ok(existing)
+    }
+
+    /// Those of `cookies` that TCP sockets have which connect, or will with their first write.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn connecting(&self, cookies: &HashSet<u64>) -> io::Result<HashSet<u64>> {
+        let mut connecting = HashSet::new();
+        self.dump(CONNECTING, |socket| {
+            connecting.extend(cookie_in(socket).filter(|cookie| cookies.contains(cookie)));
+        })?;
+        Ok(connecting)
     }
 
     /// Whether there is a TCP socket with this cookie between these addresses. What waits out TIME_WAIT, or an orphan's

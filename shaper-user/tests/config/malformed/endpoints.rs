@@ -56,7 +56,7 @@ fn a_bad_endpoint_is_named_by_its_place_alone() {
         ),
         ("[\"a b.test:1\"]", &["contains white space"]),
         ("[\"a_.-:1\"]", &["has an invalid host"]),
-        ("[\"0.0.0.0:443\"]", &["nothing can connect to"]),
+        ("[\"0.0.0.0:443\"]", &["127.0.0.1"]),
         // Several at once.
         (
             "[\"a.test\", \"b.test\"]",
