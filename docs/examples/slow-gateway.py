@@ -44,4 +44,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 print(f"listening on 127.0.0.1:{PORT}, {SECONDS:g} s for each answer", flush=True)
-ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+try:
+    ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+except KeyboardInterrupt:
+    pass

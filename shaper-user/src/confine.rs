@@ -6,6 +6,7 @@
 mod seccomp;
 
 use std::{
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
 };
@@ -64,11 +65,19 @@ pub fn confine(files: &Files<'_>) -> Result<(), ConfineError> {
     let meanwhile = may_drop.then_some(caps::Capability::CAP_SETPCAP);
     let effective: CapsHashSet = kept.iter().copied().chain(meanwhile).collect();
     caps::set(None, CapSet::Effective, &effective)?;
+    let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (capability, path) in out_of_reach(files) {
         if held.contains(&capability) {
-            info!(%capability, path, "kept: this cannot be used without it");
             kept.insert(capability);
+            let paths = reasons.entry(capability.to_string()).or_default();
+            paths.push(path);
         }
+    }
+    for (capability, paths) in reasons {
+        info!(
+            "keeping {capability} beyond the start: root needs it for {}",
+            paths.join(", ")
+        );
     }
     // Who lacks CAP_SETPCAP cannot; programs it starts get no privileges all the same (below).
     if may_drop {

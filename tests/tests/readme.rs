@@ -8,6 +8,7 @@ use std::{fs, thread};
 
 use anyhow::{Context, Result, ensure};
 use shaper_tests::browser::Browser;
+use shaper_tests::cgroup::cgroup2_mount;
 use shaper_tests::clock::poll_until;
 use shaper_tests::fresh_host::{FreshHost, checkout};
 use shaper_tests::stage::{Scale, Stage};
@@ -185,12 +186,14 @@ fn see_the_page(page: &mut Browser) -> Result<()> {
     Ok(())
 }
 
-/// Leaves `top`, waits for the answers if there is time, and stops the stub and the controller.
+/// Leaves `top`, waits for the answers if there is time, leaves the shell that is in a class, and stops the stub and the
+/// controller, of which nothing is left then.
 fn close(terminals: &mut Terminals) -> Result<()> {
     let find = |name: &str| format!("the README has no terminal {name}");
-    let yours = terminals.get_mut("yours").with_context(|| find("yours"))?;
-    yours.press("q")?;
-    yours.wait_until("the shell", |screen| !screen.contains("q quit"))?;
+    let watch = terminals.get_mut("watch").with_context(|| find("watch"))?;
+    watch.press("q")?;
+    watch.wait_until("the shell", |screen| !screen.contains("q quit"))?;
+    let mut yours = terminals.remove("yours").with_context(|| find("yours"))?;
     if Scale::asked() == Scale::Full {
         let all = |screen: &str| screen.matches("answered").count() == 3;
         poll_until(Duration::from_secs(300), || {
@@ -198,6 +201,9 @@ fn close(terminals: &mut Terminals) -> Result<()> {
         })
         .with_context(|| format!("three answers did not come:\n{}", yours.screen()))?;
     }
+    yours.press("exit\n")?;
+    // What runs in the background goes with its terminal.
+    drop(yours);
     let gateway = terminals
         .get_mut("gateway")
         .with_context(|| find("gateway"))?;
@@ -211,5 +217,11 @@ fn close(terminals: &mut Terminals) -> Result<()> {
         .get_mut("controller")
         .with_context(|| find("controller"))?;
     controller.press(CTRL_C)?;
-    run(controller, "true\n", 0)
+    run(controller, "true\n", 0)?;
+    // Who has not waited for the answers leaves clients in the class.
+    if Scale::asked() == Scale::Full {
+        let classes = cgroup2_mount()?.join("shaper");
+        ensure!(!classes.exists(), "{} is left", classes.display());
+    }
+    Ok(())
 }

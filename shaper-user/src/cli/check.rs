@@ -185,7 +185,8 @@ fn explain_lane(f: &mut fmt::Formatter<'_>, lane: &LaneConfig) -> fmt::Result {
         f,
         "udp",
         match lane.udp {
-            Udp::Block => "blocked",
+            Udp::Block if lane.enforces() => "blocked",
+            Udp::Block => "passes, for the lane only observes",
             Udp::Allow => "passes",
         },
     )?;

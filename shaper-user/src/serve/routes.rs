@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Json, Router,
+    Router,
     extract::State,
     http::{
         HeaderMap, StatusCode,
@@ -30,6 +30,7 @@ shaper
 ";
 
 /// What is served is true for a moment only.
+const JSON: (axum::http::HeaderName, &str) = (CONTENT_TYPE, "application/json");
 const NOT_STORED: (axum::http::HeaderName, &str) = (CACHE_CONTROL, "no-store");
 
 /// `local`: the listener is on loopback.
@@ -68,14 +69,17 @@ async fn waiters(State(shared): State<Shared>) -> Response {
 }
 
 fn document<T: Serialize>(answer: Result<Arc<T>, HandleError>) -> Response {
-    match answer {
-        Ok(answer) => ([NOT_STORED], Json(&*answer)).into_response(),
+    let (status, text) = match answer {
+        Ok(answer) => (StatusCode::OK, serde_json::to_string(&*answer)),
         Err(error) => (
             StatusCode::SERVICE_UNAVAILABLE,
-            [NOT_STORED],
-            Json(json!({"error": error.to_string()})),
-        )
-            .into_response(),
+            Ok(json!({"error": error.to_string()}).to_string()),
+        ),
+    };
+    match text {
+        // With an end of line: people ask by curl.
+        Ok(text) => (status, [NOT_STORED, JSON], text + "\n").into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 

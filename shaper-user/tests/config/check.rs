@@ -132,7 +132,7 @@ lane reasoning: 6 in flight, 1 of them for interactive only
 
 lane trial: observes only, holds nothing; shows what would wait with 2 in flight, 1 of them for interactive only
   endpoints   127.0.0.1:4001
-  udp         blocked
+  udp         passes, for the lane only observes
   slots       come back after 2s idle, 15s after an abort; up to 128 bytes pass a held request
   queue       9 waiters, then connects fail with ECONNREFUSED
   wait        at most 1m
