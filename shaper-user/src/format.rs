@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, time::Duration};
 
+use jiff::Timestamp;
+
 /// A duration in at most six characters up to 99 days: `0s`, `40ms`, `1.4s`, `38s`, `3m32s`, `1h02m`, `2d03h`.
 ///
 /// Rounded down, so that nothing seems to have lasted longer than it has.
@@ -23,6 +25,11 @@ pub fn duration(value: Duration) -> String {
     } else {
         format!("{days}d{:02}h", hours % 24)
     }
+}
+
+/// A moment as in `2026-01-02T03:04:05Z`: whole seconds are enough for people.
+pub fn moment(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// `text` without control characters.
@@ -50,6 +57,29 @@ pub fn clip(text: &str, width: usize) -> String {
     clipped
 }
 
+/// `text`, printable, in lines of at most `width` characters, all but the first of which begin with `indent` spaces. Lines
+/// break between words, and inside a word only where it is longer than a line.
+pub fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let longest = width.saturating_sub(indent).max(1);
+    let mut lines: Vec<String> = Vec::new();
+    for word in printable(text).split_whitespace() {
+        let letters: Vec<char> = word.chars().collect();
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + letters.len() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => {
+                for piece in letters.chunks(longest) {
+                    let indent = if lines.is_empty() { 0 } else { indent };
+                    lines.push(" ".repeat(indent) + &String::from_iter(piece));
+                }
+            }
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -57,6 +87,14 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn no_line_is_wider_than_asked(text in "[a-z ]{0,80}", width in 1_usize..30, indent in 0_usize..5) {
+            let lines = wrap(&text, width, indent);
+            prop_assert!(lines.iter().all(|line| line.chars().count() <= width.max(indent + 1)), "{:?}", lines);
+            let letters = |text: &str| text.split_whitespace().collect::<String>();
+            prop_assert_eq!(letters(&lines.concat()), letters(&text));
+        }
+
         #[test]
         fn a_duration_fits_its_column(millis in 0..100 * 86_400_000_u64) {
             let text = duration(Duration::from_millis(millis));
@@ -90,5 +128,24 @@ mod tests {
     fn a_long_name_is_clipped_to_its_column() {
         assert_eq!(clip("reasoning", 9), "reasoning");
         assert_eq!(clip("reasoning", 6), "reaso…");
+    }
+
+    #[test]
+    fn a_long_sentence_wraps_between_words() {
+        assert_eq!(wrap("nothing waits", 13, 2), ["nothing waits"]);
+        assert_eq!(
+            wrap("nothing starts for 30s more", 14, 2),
+            ["nothing starts", "  for 30s more"]
+        );
+        assert_eq!(
+            wrap("of x12345678901234\x1b", 8, 2),
+            ["of", "  x12345", "  678901", "  234?"]
+        );
+    }
+
+    #[test]
+    fn a_moment_has_no_fraction() {
+        let at: Timestamp = "2026-01-02T03:04:05.678901234Z".parse().unwrap();
+        assert_eq!(moment(at), "2026-01-02T03:04:05Z");
     }
 }

@@ -142,6 +142,10 @@ pub struct LaneSnapshot {
     pub h2_connections: u32,
     /// Open connections from before the controller's start, which pass ungoverned until they close.
     pub preexisting_connections: u32,
+    /// What the first in line waits for, in words; `None`: nobody waits.
+    pub waiting_for: Option<String>,
+    /// Clients of the last five minutes that went away while they waited and did not come back within `ticket_grace`.
+    pub left_queue_5m: u32,
 }
 
 /// Whether a lane holds anything.
@@ -321,6 +325,7 @@ pub(crate) mod samples {
                 queue_timeouts_5m: 2,
                 saturated: true,
                 diagnosis: Diagnosis::LocalQueue,
+                waiting_for: Some("6 of 6 slots in use".into()),
                 accounts: vec![AccountSnapshot {
                     account: "acme".into(),
                     priority: Class::Bulk,
@@ -375,6 +380,8 @@ pub(crate) mod samples {
             paused_by: None,
             h2_connections: 0,
             preexisting_connections: 0,
+            waiting_for: None,
+            left_queue_5m: 0,
         }
     }
 

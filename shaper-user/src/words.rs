@@ -4,8 +4,17 @@ use jiff::Timestamp;
 
 use crate::{
     format,
+    policy::PausedBy,
     snapshot::{Diagnosis, LaneSnapshot},
 };
+
+/// Who has paused a lane, as in "paused by …".
+pub fn by(paused: PausedBy) -> &'static str {
+    match paused {
+        PausedBy::Operator => "by an operator",
+        PausedBy::Gateway => "by its gateway (Retry-After)",
+    }
+}
 
 /// What the lane is doing and why, at the time of the snapshot, and what is odd about its gateway.
 pub fn diagnosis(lane: &LaneSnapshot, at: Timestamp) -> String {
@@ -17,10 +26,13 @@ pub fn diagnosis(lane: &LaneSnapshot, at: Timestamp) -> String {
         .join(" ")
 }
 
-/// What there is to add to what the lane is doing: who asked for it, or what is odd about its gateway.
+/// What there is to add to what the lane is doing: what is odd about its gateway.
 pub fn reason(lane: &LaneSnapshot) -> Option<String> {
-    // Its own sentence has the reason.
-    if lane.diagnosis == Diagnosis::GatewayDegraded {
+    // Their own sentences have the reason.
+    if matches!(
+        lane.diagnosis,
+        Diagnosis::GatewayDegraded | Diagnosis::Paused
+    ) {
         return None;
     }
     let reason = lane.diagnosis_reason.as_deref()?;
@@ -36,22 +48,17 @@ pub fn doing(lane: &LaneSnapshot, at: Timestamp) -> String {
             lane.inflight,
             slots(lane.effective_limit)
         ),
-        Diagnosis::LocalQueue => local_queue(lane),
+        Diagnosis::LocalQueue => format!("{}.", waiting(lane)),
         Diagnosis::GatewayDegraded => {
             let why = lane.diagnosis_reason.as_deref();
             let why = why.unwrap_or("it fails or is slow");
-            format!("Gateway degraded: {why}. Waiting here is not the cause.")
+            let queue = match lane.queued {
+                0 => String::new(),
+                _ => format!(" {}.", waiting(lane)),
+            };
+            format!("Gateway degraded: {why}. Waiting here is not the cause.{queue}")
         }
-        Diagnosis::Paused => {
-            let left = lane.paused_until.map(|until| {
-                let left = until.duration_since(at).try_into().unwrap_or_default();
-                format!(" for {} more", format::duration(left))
-            });
-            format!(
-                "Paused: nothing starts{}, what is in flight goes on.",
-                left.unwrap_or_default()
-            )
-        }
+        Diagnosis::Paused => paused(lane, at),
         Diagnosis::Observe if lane.limit == 0 => {
             "Only observes: nothing is held, everything is counted.".to_owned()
         }
@@ -62,35 +69,30 @@ pub fn doing(lane: &LaneSnapshot, at: Timestamp) -> String {
     }
 }
 
-fn local_queue(lane: &LaneSnapshot) -> String {
-    let free = lane.effective_limit.saturating_sub(lane.inflight);
-    let wait = if lane.queued == 1 {
-        "1 waits".to_owned()
-    } else {
-        format!("{} wait", lane.queued)
+fn paused(lane: &LaneSnapshot, at: Timestamp) -> String {
+    let pauser = lane.paused_by.as_deref();
+    let pauser = PausedBy::ALL
+        .into_iter()
+        .find(|by| Some(by.name()) == pauser)
+        .map_or(String::new(), |pauser| format!(" {}", by(pauser)));
+    let end = lane.paused_until.map_or(String::new(), |until| {
+        // A pause that ends while the snapshot is made has nothing left.
+        let left = until.duration_since(at).try_into().unwrap_or_default();
+        let left = format::duration(left);
+        format!(" for {left} more, until {}", format::moment(until))
+    });
+    format!("Paused{pauser}: nothing starts{end}; what is in flight goes on.")
+}
+
+/// How many wait, and what the first of them waits for.
+fn waiting(lane: &LaneSnapshot) -> String {
+    let wait = match lane.queued {
+        1 => "1 waits".to_owned(),
+        queued => format!("{queued} wait"),
     };
-    if free == 0 {
-        let lowered = if lane.effective_limit < lane.limit {
-            format!(" (lowered from {})", lane.limit)
-        } else {
-            String::new()
-        };
-        format!(
-            "{wait} on purpose: {} of {}{lowered} in use.",
-            lane.inflight,
-            slots(lane.effective_limit)
-        )
-    } else if free <= lane.reserve {
-        format!(
-            "{wait} on purpose: what is free ({}) is reserved for interactive work.",
-            slots(free)
-        )
-    } else {
-        format!(
-            "{wait} on purpose although {} are free: a cap of their class or account, or the pace, holds them.",
-            slots(free)
-        )
-    }
+    let why = lane.waiting_for.as_deref();
+    let why = why.map_or(String::new(), |why| format!(": {why}"));
+    format!("{wait} on purpose{why}")
 }
 
 fn capitalised(sentence: &str) -> String {
@@ -120,33 +122,21 @@ mod tests {
     fn a_queue_says_what_it_waits_for() {
         let busy = samples::busy().lanes.remove(0);
         assert_eq!(said(&busy), "9 wait on purpose: 6 of 6 slots in use.");
-        let lowered = LaneSnapshot {
-            effective_limit: 1,
-            inflight: 1,
-            queued: 1,
-            ..busy.clone()
-        };
-        assert_eq!(
-            said(&lowered),
-            "1 waits on purpose: 1 of 1 slot (lowered from 6) in use."
-        );
-        let reserved = LaneSnapshot {
+        let paced = LaneSnapshot {
             inflight: 5,
+            queued: 1,
+            waiting_for: Some("slots are free, but the pace spaces the starts".to_owned()),
             ..busy.clone()
         };
         assert_eq!(
-            said(&reserved),
-            "9 wait on purpose: what is free (1 slot) is reserved for interactive work."
+            said(&paced),
+            "1 waits on purpose: slots are free, but the pace spaces the starts."
         );
-        let capped = LaneSnapshot {
-            inflight: 3,
+        let untold = LaneSnapshot {
+            waiting_for: None,
             ..busy
         };
-        assert!(
-            said(&capped).contains("3 slots are free: a cap"),
-            "{}",
-            said(&capped)
-        );
+        assert_eq!(said(&untold), "9 wait on purpose.");
     }
 
     #[test]
@@ -162,27 +152,41 @@ mod tests {
         assert!(said(&observing).ends_with("A limit of 4 would have 2 wait now."));
         let paused = LaneSnapshot {
             diagnosis: Diagnosis::Paused,
-            paused_until: Some("2026-01-02T03:04:35Z".parse().unwrap()),
             ..rest
         };
         assert_eq!(
             said(&paused),
-            "Paused: nothing starts for 30s more, what is in flight goes on."
+            "Paused: nothing starts; what is in flight goes on."
         );
     }
 
-    /// A18: who asked for a pause, and trouble that is not (yet) the diagnosis, as `shaper status` tells them.
+    /// A pause says whose it is and when it ends.
+    #[test]
+    fn a_pause_says_by_whom_and_until_when() {
+        for (paused_by, pauser) in [
+            ("operator", "an operator"),
+            ("gateway", "its gateway (Retry-After)"),
+        ] {
+            let paused = LaneSnapshot {
+                diagnosis: Diagnosis::Paused,
+                diagnosis_reason: Some(format!("paused by {pauser}")),
+                paused_by: Some(paused_by.to_owned()),
+                paused_until: Some("2026-01-02T03:04:35.678Z".parse().unwrap()),
+                ..samples::lane("reasoning")
+            };
+            assert_eq!(
+                said(&paused),
+                format!(
+                    "Paused by {pauser}: nothing starts for 30s more, until 2026-01-02T03:04:35Z; \
+                     what is in flight goes on."
+                )
+            );
+        }
+    }
+
+    /// A18: trouble is told whether it is the diagnosis or not (yet), and a queue is told beside it.
     #[test]
     fn the_reason_of_the_diagnosis_is_told_with_it() {
-        let paused = LaneSnapshot {
-            diagnosis: Diagnosis::Paused,
-            diagnosis_reason: Some("the gateway asked for it (Retry-After)".to_owned()),
-            ..samples::lane("reasoning")
-        };
-        assert_eq!(
-            said(&paused),
-            "Paused: nothing starts, what is in flight goes on. The gateway asked for it (Retry-After)."
-        );
         let slow = LaneSnapshot {
             diagnosis_reason: Some("first bytes take 9.0s, usually 1.2s".to_owned()),
             ..samples::busy().lanes.remove(0)
@@ -197,7 +201,14 @@ mod tests {
         };
         assert_eq!(
             said(&degraded),
-            "Gateway degraded: first bytes take 9.0s, usually 1.2s. Waiting here is not the cause."
+            "Gateway degraded: first bytes take 9.0s, usually 1.2s. Waiting here is not the cause. \
+             9 wait on purpose: 6 of 6 slots in use."
         );
+        let empty = LaneSnapshot {
+            queued: 0,
+            waiting_for: None,
+            ..degraded
+        };
+        assert!(said(&empty).ends_with("not the cause."), "{}", said(&empty));
     }
 }

@@ -35,6 +35,7 @@ pub struct Lane {
     pub shadow_queued: usize,
     pub diagnosis: String,
     pub diagnosis_reason: Option<String>,
+    pub waiting_for: Option<String>,
     pub first_byte_usual_s: f64,
     pub gateway_errors_5m: BTreeMap<String, usize>,
     pub clients_gone_5m: usize,

@@ -95,7 +95,7 @@ fn a_gateway_slowed_tenfold_is_told_within_30_seconds() -> Result<()> {
     );
     let reason = lane.diagnosis_reason.clone().context("a reason")?;
     assert!(reason.starts_with("first bytes take"), "{reason}");
-    shown_everywhere(&controller, &lane, "gateway degraded: first bytes take")?;
+    shown_everywhere(&controller, &lane, "Gateway degraded: first bytes take")?;
 
     slow.store(false, Ordering::Relaxed);
     poll_until(TOLD_WITHIN, || {
@@ -118,6 +118,6 @@ fn a_full_queue_on_a_healthy_gateway_is_ours() -> Result<()> {
     let _callers = callers(&stage, &gateway, 10)?;
     let lane = controller.wait_until("gateway", |lane| lane.inflight == 2 && lane.queued >= 6)?;
     assert_eq!(lane.diagnosis, "local_queue");
-    shown_everywhere(&controller, &lane, "queued: ")?;
+    shown_everywhere(&controller, &lane, "wait on purpose: 2 of 2 slots in use.")?;
     Ok(())
 }

@@ -15,6 +15,7 @@ use crate::{
     control::Client,
     format,
     snapshot::{AccountSnapshot, ByClass, Diagnosis, LaneSnapshot, Mode, Snapshot, Ungoverned},
+    words,
 };
 
 /// Columns of the narrowest terminal that shows all.
@@ -76,7 +77,7 @@ fn watch(args: &StatusArgs, mut follow: Follow) -> io::Result<()> {
     let redraws = io::stdout().is_terminal() && !args.json;
     loop {
         match follow.ask(Client::status) {
-            Ok(snapshot) if redraws => redraw(&table(&snapshot))?,
+            Ok(snapshot) if redraws => redraw(&table(&snapshot, Notes::Wrapped))?,
             Ok(snapshot) => show(&snapshot, args.json)?,
             Err(error) if redraws => redraw(&format!("{BAD}{error}{BAD:#}\n"))?,
             Err(error) => writeln!(anstream::stderr(), "{BAD}{error}{BAD:#}")?,
@@ -112,20 +113,34 @@ fn show(snapshot: &Snapshot, json: bool) -> io::Result<()> {
         serde_json::to_writer(&mut out, snapshot)?;
         return writeln!(out);
     }
+    let notes = if io::stdout().is_terminal() {
+        Notes::Wrapped
+    } else {
+        Notes::Whole
+    };
     // Strips the styles where NO_COLOR says so, or where nobody sees them.
     let mut out = anstream::stdout().lock();
-    out.write_all(table(snapshot).as_bytes())?;
+    out.write_all(table(snapshot, notes).as_bytes())?;
     out.flush()
 }
 
+/// How notes that are longer than a line are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notes {
+    /// In as many lines as it takes: a terminal has [`WIDTH`] columns.
+    Wrapped,
+    /// In one line, for programs that look for something.
+    Whole,
+}
+
 /// The lanes as a table, with styles.
-pub fn table(snapshot: &Snapshot) -> String {
+pub fn table(snapshot: &Snapshot, as_shown: Notes) -> String {
     let mut lines = vec![styled(
         DIM,
         &format!(
             "shaper {} · {} · {}",
             snapshot.version,
-            snapshot.generated_at,
+            format::moment(snapshot.generated_at),
             counted(snapshot.lanes.len() as u64, "lane")
         ),
     )];
@@ -163,10 +178,14 @@ pub fn table(snapshot: &Snapshot) -> String {
     ));
     for lane in &snapshot.lanes {
         lines.push(row(lane));
-        lines.extend(notes(snapshot, lane).iter().map(|(style, note)| {
-            let indented = format!("  {}", format::clip(note, WIDTH - 2));
-            styled(*style, &indented)
-        }));
+        for (style, note) in notes(snapshot, lane) {
+            let shown = match as_shown {
+                Notes::Wrapped => format::wrap(&note, WIDTH - 2, 2),
+                Notes::Whole => vec![format::printable(&note).into_owned()],
+            };
+            let indented = shown.iter().map(|line| format!("  {line}"));
+            lines.extend(indented.map(|line| styled(style, &line)));
+        }
     }
     let mut table = lines.join("\n");
     table.push('\n');
@@ -179,12 +198,7 @@ fn row(lane: &LaneSnapshot) -> String {
         Mode::Observe => lane.inflight.to_string(),
     };
     let state = styled(
-        match lane.diagnosis {
-            Diagnosis::Ok => GOOD,
-            Diagnosis::LocalQueue | Diagnosis::Paused => NOTABLE,
-            Diagnosis::GatewayDegraded => BAD,
-            Diagnosis::Observe => DIM,
-        },
+        state_style(lane.diagnosis),
         &format!("{:16}", lane.diagnosis.name()),
     );
     format!(
@@ -197,30 +211,29 @@ fn row(lane: &LaneSnapshot) -> String {
     )
 }
 
+fn state_style(diagnosis: Diagnosis) -> Style {
+    match diagnosis {
+        Diagnosis::Ok => GOOD,
+        Diagnosis::LocalQueue | Diagnosis::Paused => NOTABLE,
+        Diagnosis::GatewayDegraded => BAD,
+        Diagnosis::Observe => DIM,
+    }
+}
+
 /// What there is to say about a lane beyond its row: only what is not at rest, and what a limit on trial would do.
 fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
     let mut notes = Vec::new();
-    if let Some(reason) = lane.diagnosis_reason.as_deref() {
-        match lane.diagnosis {
-            Diagnosis::GatewayDegraded => {
-                notes.push((BAD, format!("gateway degraded: {reason}")));
-            }
-            // The note of the pause says it.
-            Diagnosis::Paused => {}
-            _ => notes.push((NOTABLE, reason.to_owned())),
+    match lane.diagnosis {
+        // The row says it.
+        Diagnosis::Ok | Diagnosis::Observe => {
+            notes.extend(words::reason(lane).map(|reason| (NOTABLE, reason)));
+        }
+        Diagnosis::LocalQueue | Diagnosis::Paused | Diagnosis::GatewayDegraded => {
+            let said = words::diagnosis(lane, snapshot.generated_at);
+            notes.push((state_style(lane.diagnosis), said));
         }
     }
-    if let Some(until) = lane.paused_until {
-        let left = until.duration_since(snapshot.generated_at);
-        // A pause that ends while the snapshot is made has nothing left.
-        let left = format::duration(left.try_into().unwrap_or_default());
-        let why = lane.diagnosis_reason.as_deref();
-        let why = why.map_or(String::new(), |why| format!("; {why}"));
-        notes.push((
-            NOTABLE,
-            format!("paused for {left} more, until {until}{why}"),
-        ));
-    } else if lane.mode == Mode::Enforce && lane.effective_limit < lane.limit {
+    if lane.mode == Mode::Enforce && lane.effective_limit < lane.limit {
         notes.push((
             NOTABLE,
             format!(
@@ -248,18 +261,20 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
         notes.push((DIM, format!("queued: {parts}{full}")));
     }
     notes.extend(accounts(&lane.accounts).map(|note| (DIM, note)));
-    let recent: Vec<String> = [
+    let recent = listed([
         ("queue timeouts", lane.queue_timeouts_5m),
         ("refusals", lane.refusals_5m),
-        ("throttled under the limit", lane.under_limit_5m),
-    ]
-    .into_iter()
-    .filter(|(_, count)| *count > 0)
-    .map(|(what, count)| format!("{what} {count}"))
-    .collect();
-    if !recent.is_empty() {
-        notes.push((NOTABLE, format!("last 5 min: {}", recent.join(", "))));
-    }
+        ("left the queue", lane.left_queue_5m.into()),
+        ("left before an answer", lane.clients_gone_5m.into()),
+    ]);
+    notes.extend(recent.map(|recent| (NOTABLE, format!("last 5 min: {recent}"))));
+    let errors = lane
+        .gateway_errors_5m
+        .iter()
+        .map(|(kind, count)| (kind.as_str(), u64::from(*count)));
+    notes.extend(
+        listed(errors).map(|errors| (NOTABLE, format!("gateway errors in 5 min: {errors}"))),
+    );
     notes.extend(would_have(lane).map(|note| (NOTABLE, note)));
     if lane.h2_connections > 0 {
         let count = counted(lane.h2_connections.into(), "connection");
@@ -301,6 +316,16 @@ fn would_have(lane: &LaneSnapshot) -> Option<String> {
         note += &format!("; p90 {p90}, {} waiting now", lane.shadow_queued);
     }
     Some(note)
+}
+
+/// Those of these counts that are not zero; `None`: all are.
+fn listed<'a>(counts: impl IntoIterator<Item = (&'a str, u64)>) -> Option<String> {
+    let some: Vec<String> = counts
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(what, count)| format!("{what} {count}"))
+        .collect();
+    (!some.is_empty()).then(|| some.join(", "))
 }
 
 fn by_class(counts: &ByClass<u32>) -> Vec<String> {
@@ -366,7 +391,7 @@ mod tests {
     }
 
     fn plain(snapshot: &Snapshot) -> String {
-        strip_str(&table(snapshot)).to_string()
+        strip_str(&table(snapshot, Notes::Wrapped)).to_string()
     }
 
     #[test]
@@ -377,6 +402,7 @@ mod tests {
 
 LANE                 STATE            IN FLIGHT QUEUED  OLDEST     P50     P90
 reasoning            local_queue            6/6      9   3m32s     38s   2m51s
+  9 wait on purpose: 6 of 6 slots in use.
   in flight: 1 interactive, 2 default, 3 bulk, 4 idle connections
   queued: 2 default, 7 bulk (saturated)
   account acme (bulk): 3 in flight, 5 queued
@@ -428,8 +454,12 @@ roomy                observe                  0      0      0s      0s      0s
         let snapshot = Snapshot {
             lanes: vec![LaneSnapshot {
                 diagnosis: Diagnosis::Paused,
-                effective_limit: 0,
-                paused_until: Some("2026-01-02T03:04:35Z".parse().unwrap()),
+                paused_by: Some("operator".into()),
+                paused_until: Some("2026-01-02T03:04:35.25Z".parse().unwrap()),
+                left_queue_5m: 3,
+                clients_gone_5m: 1,
+                gateway_errors_5m: [("refused".into(), 4), ("throttled_under_limit".into(), 2)]
+                    .into(),
                 h2_connections: 1,
                 preexisting_connections: 2,
                 ..samples::lane("reasoning")
@@ -449,8 +479,11 @@ the last reload was rejected, the configuration before it is in force:
 passed ungoverned: 7 (table_full)
 
 LANE                 STATE            IN FLIGHT QUEUED  OLDEST     P50     P90
-reasoning            paused                 0/0      0      0s      0s      0s
-  paused for 30s more, until 2026-01-02T03:04:35Z
+reasoning            paused                 0/4      0      0s      0s      0s
+  Paused by an operator: nothing starts for 30s more, until
+    2026-01-02T03:04:35Z; what is in flight goes on.
+  last 5 min: left the queue 3, left before an answer 1
+  gateway errors in 5 min: refused 4, throttled_under_limit 2
   1 connection with HTTP/2: parallel requests on one count as one
   2 connections from before shaper's start: ungoverned until closed
 "
@@ -475,11 +508,26 @@ reasoning            paused                 0/0      0      0s      0s      0s
                 queued: n,
             })
             .collect();
-        let table = plain(&snapshot);
-        assert!(table.contains("and 4 other accounts"), "{table}");
-        for line in table.lines() {
+        lane.waiting_for =
+            Some("account of-some-length has 9999 of its 9999 slots in use ".repeat(3));
+        lane.gateway_errors_5m = [
+            "throttled_under_limit",
+            "connect_timeout",
+            "unreachable",
+            "unanswered",
+        ]
+        .map(|kind| (kind.to_owned(), u32::MAX))
+        .into();
+        let shown = plain(&snapshot);
+        assert!(shown.contains("and 4 other accounts"), "{shown}");
+        for line in shown.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
+        // Who looks for something in it finds it in one line.
+        let whole = strip_str(&table(&snapshot, Notes::Whole)).to_string();
+        let why = snapshot.lanes[0].waiting_for.as_deref().unwrap();
+        let note = format!("  65536 wait on purpose: {why}.\n");
+        assert!(whole.contains(&note), "{whole}");
     }
 
     #[test]
@@ -487,6 +535,6 @@ reasoning            paused                 0/0      0      0s      0s      0s
         let mut snapshot = samples::busy();
         snapshot.lanes[0].accounts[0].account = "\x1b]0;pwned\x07".into();
         assert!(plain(&snapshot).contains("?]0;pwned?"));
-        assert!(!table(&snapshot).contains("\x1b]"));
+        assert!(!table(&snapshot, Notes::Whole).contains("\x1b]"));
     }
 }

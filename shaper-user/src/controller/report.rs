@@ -113,6 +113,11 @@ impl Controller {
             queued,
             queued_by_priority: by_class(&view.queued),
             oldest_wait: view.oldest_wait.unwrap_or_default(),
+            waiting_for: view.waiting.map(|waiting| {
+                let account = waiting.account.map(|account| self.accounts.name(account));
+                let paced = rules.pace.is_some();
+                reason::of_wait(waiting.hindrance, waiting.class, account.as_deref(), paced)
+            }),
             wait_p50_5m: view.wait_p50.unwrap_or_default(),
             wait_p90_5m: view.wait_p90.unwrap_or_default(),
             queue_timeouts_5m: view.queue_timeouts.into(),
@@ -136,6 +141,7 @@ impl Controller {
                 .map(|error| (error.name().to_owned(), errors(error)))
                 .collect(),
             clients_gone_5m: view.gave_up,
+            left_queue_5m: view.left,
             first_byte_p50_5m: view.first_byte.p50.unwrap_or_default(),
             first_byte_p90_5m: view.first_byte.p90.unwrap_or_default(),
             first_byte_usual: view.first_byte.usual.unwrap_or_default(),

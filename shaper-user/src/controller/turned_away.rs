@@ -3,11 +3,11 @@
 use shaper_common::Class;
 use tracing::info;
 
-use super::{Controller, quota::PERIOD};
+use super::{Controller, quota::PERIOD, reason};
 use crate::{
     config::{LaneConfig, keys::lane as key},
     format,
-    policy::{Expiry, Hindrance, LaneId, Limits, Ns, OpenConn, PausedBy},
+    policy::{Expiry, Hindrance, LaneId, Ns, OpenConn, PausedBy},
 };
 
 impl Controller {
@@ -38,7 +38,7 @@ impl Controller {
             key::MAX_QUEUE.path,
             config.rules.max_queue,
             in_flight,
-            slots(view.limits),
+            reason::slots(view.limits),
             key::MAX_QUEUE.path,
             key::MAX_INFLIGHT.path,
             config.file().display(),
@@ -48,7 +48,7 @@ impl Controller {
     /// A11: a waiter has waited as long as its class may.
     pub(super) fn tell_expiry(&mut self, now: Ns, expiry: &Expiry) {
         let account = expiry.account.map(|account| self.accounts.name(account));
-        let account = account.as_deref().map(format::printable);
+        let account = account.as_deref();
         let Some(active) = self.lanes.get_mut(expiry.lane) else {
             return;
         };
@@ -56,11 +56,13 @@ impl Controller {
             return;
         }
         let config = &active.config;
-        let (why, remedy) = explain(expiry.hindrance, config, expiry.class, account.as_deref());
+        let paced = config.rules.pace.is_some();
+        let why = reason::of_wait(expiry.hindrance, expiry.class, account, paced);
+        let remedy = remedy(expiry.hindrance, config, expiry.class, account);
         info!(
             lane = config.name,
             class = %expiry.class,
-            account = account.as_deref(),
+            account = account.map(format::printable).as_deref(),
             pid = expiry.client.0,
             wait = %format::duration(expiry.wait),
             position = expiry.position,
@@ -98,76 +100,47 @@ impl Controller {
     }
 }
 
-/// Why a waiter did not start, and what to do besides raising its queue timeout, as the beginning of that sentence.
-fn explain(
+/// What to do besides raising a waiter's queue timeout, as the beginning of that sentence.
+fn remedy(
     hindrance: Hindrance,
     config: &LaneConfig,
     class: Class,
     account: Option<&str>,
-) -> (String, String) {
+) -> String {
     let raise = |key: &str| format!("raise `{key}` or");
     match hindrance {
-        Hindrance::Pause(PausedBy::Operator) => (
-            "the lane is paused by an operator".to_owned(),
-            format!("end that with `shaper resume {}`, or raise", config.name),
-        ),
-        Hindrance::Pause(PausedBy::Gateway) => (
-            "the lane is paused because its gateway asked for it".to_owned(),
-            format!("lower `{}` or raise", key::RETRY_AFTER_MAX.path),
-        ),
-        Hindrance::AccountCap { in_use, cap } => {
-            let account = account.unwrap_or("?");
-            let is_override = config.rules.account_overrides.contains_key(account);
-            let key = if is_override {
+        Hindrance::Pause(PausedBy::Operator) => {
+            format!("end that with `shaper resume {}`, or raise", config.name)
+        }
+        Hindrance::Pause(PausedBy::Gateway) => {
+            format!("lower `{}` or raise", key::RETRY_AFTER_MAX.path)
+        }
+        Hindrance::AccountCap { .. } => {
+            let overrides = &config.rules.account_overrides;
+            let is_override = account.is_some_and(|account| overrides.contains_key(account));
+            raise(if is_override {
                 key::ACCOUNT_OVERRIDES.path
             } else {
                 key::ACCOUNT_MAX_INFLIGHT.path
-            };
-            (
-                format!("account {account} has {in_use} of its {cap} slots in use"),
-                raise(key),
-            )
+            })
         }
-        Hindrance::ClassCap { in_use, cap } => (
-            format!("class {class} has {in_use} of its {cap} slots in use"),
-            raise(&key::CLASS_MAX_INFLIGHT.path_for(class)),
-        ),
-        Hindrance::Limit { in_use, limits } => (
-            format!("{in_use} of {} in use", slots(limits)),
-            raise(key::MAX_INFLIGHT.path),
-        ),
-        Hindrance::Reserve { free, reserve } => (
-            format!("what is free ({free}) is within the {reserve} reserved for interactive work"),
-            format!("lower `{}` or raise", key::INTERACTIVE_RESERVE.path),
-        ),
-        Hindrance::Spacing if config.rules.pace.is_some() => (
-            "slots are free, but the pace spaces the starts".to_owned(),
-            "loosen `pace` or raise".to_owned(),
-        ),
-        Hindrance::Spacing => (
-            "slots are free, but starts are spaced for a while after a pause".to_owned(),
-            "raise".to_owned(),
-        ),
+        Hindrance::ClassCap { .. } => raise(&key::CLASS_MAX_INFLIGHT.path_for(class)),
+        Hindrance::Limit { .. } => raise(key::MAX_INFLIGHT.path),
+        Hindrance::Reserve { .. } => {
+            format!("lower `{}` or raise", key::INTERACTIVE_RESERVE.path)
+        }
+        Hindrance::Spacing if config.rules.pace.is_some() => "loosen `pace` or raise".to_owned(),
+        Hindrance::Spacing => "raise".to_owned(),
     }
-}
-
-/// The slots that a lane may use, and why they are fewer than configured if they are.
-fn slots(limits: Limits) -> String {
-    let Limits {
-        limit, effective, ..
-    } = limits;
-    let lowered = if effective < limit {
-        format!(" (lowered from {limit} by adaptation)")
-    } else {
-        String::new()
-    };
-    format!("{effective} slots{lowered}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Files, Origin, TextFile};
+    use crate::{
+        config::{Config, Files, Origin, TextFile},
+        policy::Limits,
+    };
 
     fn lane(more: &str) -> LaneConfig {
         let text = format!(
@@ -186,8 +159,10 @@ mod tests {
 
     fn explained(hindrance: Hindrance, more: &str) -> String {
         let lane = lane(more);
-        let (why, remedy) = explain(hindrance, &lane, Class::Bulk, Some("acme"));
-        format!("{why}; {remedy} `{}`", lane.queue_timeout_key(Class::Bulk))
+        let (class, account) = (Class::Bulk, Some("acme"));
+        let why = reason::of_wait(hindrance, class, account, lane.rules.pace.is_some());
+        let remedy = remedy(hindrance, &lane, class, account);
+        format!("{why}; {remedy} `{}`", lane.queue_timeout_key(class))
     }
 
     /// A11, B5: which limit, the counts, and the key to change.
@@ -244,9 +219,19 @@ mod tests {
                 "the lane is paused by an operator; end that with `shaper resume a`, or raise `queue_timeout`",
             ),
             (
+                Hindrance::Pause(PausedBy::Gateway),
+                "",
+                "the lane is paused by its gateway (Retry-After); lower `retry_after_max` or raise `queue_timeout`",
+            ),
+            (
                 Hindrance::Spacing,
                 "[pace]\nper_minute = 1",
                 "slots are free, but the pace spaces the starts; loosen `pace` or raise `queue_timeout`",
+            ),
+            (
+                Hindrance::Spacing,
+                "",
+                "slots are free, but starts are spaced for a while after a pause; raise `queue_timeout`",
             ),
         ] {
             assert_eq!(explained(hindrance, more), expected);

@@ -96,29 +96,31 @@ impl Lane {
         let (first, effective) = self
             .queue
             .first(now, aging, |class| self.class_has_room(class))?;
-        if first.class == Class::Interactive {
-            return Some((*first, 0));
+        let floor = self.floor(first.class, effective);
+        if free > floor {
+            return Some((*first, floor));
         }
-        let reserve = self.limits().reserve;
-        if free > reserve {
-            return Some((*first, reserve));
-        }
-        if effective != Class::Interactive {
-            return None;
-        }
-        // It has waited so long that it ranks with interactive work, which would go on taking whatever comes free: it may
-        // have a slot if interactive work has its reserve, be that free or in use.
-        let interactive = self.ledger.by_class()[Class::Interactive.index()];
-        let unused_reserve = reserve.saturating_sub(interactive);
-        if free > unused_reserve {
-            return Some((*first, unused_reserve));
-        }
-        // What is free is the reserve, for those behind it.
-        if !self.class_has_room(Class::Interactive) {
+        // What is free is the reserve, for interactive work that has been overtaken by what has aged.
+        if effective != Class::Interactive || !self.class_has_room(Class::Interactive) {
             return None;
         }
         let next = self.queue.first_of(Class::Interactive)?;
         Some((*next, 0))
+    }
+
+    /// The slots that must stay free when a waiter of this class, which has aged up to `effective`, starts.
+    pub(super) fn floor(&self, class: Class, effective: Class) -> u32 {
+        if class == Class::Interactive {
+            return 0;
+        }
+        let reserve = self.limits().reserve;
+        if effective != Class::Interactive || self.ledger.free() > reserve {
+            return reserve;
+        }
+        // It has waited so long that it ranks with interactive work, which would go on taking whatever comes free: it may
+        // have a slot if interactive work has its reserve, be that free or in use.
+        let interactive = self.ledger.by_class()[Class::Interactive.index()];
+        reserve.saturating_sub(interactive)
     }
 
     /// Tells the kernel what it may hand out, where that differs from what it knows. `told`: the credits that it has.

@@ -2,7 +2,12 @@
 
 use shaper_common::Class;
 
-use super::{Limits, Ns, PausedBy, account::AccountNames, lane::Lane, queue::Waiter};
+use super::{
+    AccountId, Limits, Ns, PausedBy,
+    account::AccountNames,
+    lane::Lane,
+    queue::{Waiter, effective_class},
+};
 
 /// The first of these that holds, in this order: what is on everybody, on the waiter's own kind, on the lane's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +26,25 @@ pub enum Hindrance {
     Spacing,
 }
 
+/// What the first in line waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub class: Class,
+    pub account: Option<AccountId>,
+    pub hindrance: Hindrance,
+}
+
 impl Lane {
+    /// What the first in line waits for, at the same cost however many wait; `None`: nobody waits.
+    pub(super) fn waiting(&self, now: Ns, names: &AccountNames) -> Option<Waiting> {
+        let (first, _) = self.queue.in_order(now, self.rules.aging).next()?;
+        Some(Waiting {
+            class: first.class,
+            account: first.account,
+            hindrance: self.hindrance(first, now, names),
+        })
+    }
+
     /// What keeps this waiter of the lane's queue from starting.
     pub(super) fn hindrance(&self, waiter: &Waiter, now: Ns, names: &AccountNames) -> Hindrance {
         if let Some(pause) = self.pause {
@@ -42,7 +65,9 @@ impl Lane {
         }
         let limits = self.limits();
         let free = self.ledger.free();
-        if free > 0 && free <= limits.reserve && waiter.class != Class::Interactive {
+        let aging = self.rules.aging;
+        let effective = effective_class(waiter.class, waiter.place.arrived, now, aging);
+        if free > 0 && free <= self.floor(waiter.class, effective) {
             let reserve = limits.reserve;
             return Hindrance::Reserve { free, reserve };
         }

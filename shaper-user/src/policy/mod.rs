@@ -55,7 +55,7 @@ pub use diagnosis::{Diagnosis, Trouble};
 pub use event::{AdmitFailure, Event, Found, HeldConn, Lasting, OpenConn, Picture, Stage};
 pub use first_byte::Slowness;
 pub use health::{Pause, PausedBy};
-pub use hindrance::Hindrance;
+pub use hindrance::{Hindrance, Waiting};
 pub use ids::{AccountId, ClientId, ConnHandle, LaneId};
 pub use observe::StartProfile;
 pub use outcome::{Counters, Ended, Outcome, Refusal};
@@ -235,7 +235,8 @@ impl Policy {
 
     /// A lane as the snapshot shows it. Its cost grows with the number of accounts, not of waiters.
     pub fn view(&self, now: Ns, lane: LaneId) -> Option<LaneView> {
-        self.lanes.get(&lane).map(|lane| lane.view(now))
+        let lane = self.lanes.get(&lane)?;
+        Some(lane.view(now, &self.names))
     }
 
     /// A lane's numbers, at the same cost however many wait.

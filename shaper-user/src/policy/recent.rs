@@ -24,6 +24,7 @@ struct Slice {
     held: u32,
     timeouts: u32,
     refusals: u32,
+    left: u32,
     peak: u32,
 }
 
@@ -64,6 +65,11 @@ impl Recent {
         self.slice(now).refusals += 1;
     }
 
+    /// A client went away while it waited, and did not come back.
+    pub(super) fn left_queue(&mut self, now: Ns) {
+        self.slice(now).left += 1;
+    }
+
     pub(super) fn in_flight(&mut self, now: Ns, slots: u32) {
         let slice = self.slice(now);
         slice.peak = slice.peak.max(slots);
@@ -79,6 +85,10 @@ impl Recent {
 
     pub(super) fn refusals(&self, now: Ns) -> u32 {
         self.current(now).map(|slice| slice.refusals).sum()
+    }
+
+    pub(super) fn left(&self, now: Ns) -> u32 {
+        self.current(now).map(|slice| slice.left).sum()
     }
 
     pub(super) fn peak(&self, now: Ns) -> u32 {

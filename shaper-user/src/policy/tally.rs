@@ -28,8 +28,10 @@ impl Tally {
 
     /// A wait ended without a start.
     pub(super) fn ended(&mut self, now: Ns, ended: &Ended) {
-        if ended.outcome == Outcome::Expired {
-            self.recent.timed_out(now);
+        match ended.outcome {
+            Outcome::Expired => self.recent.timed_out(now),
+            Outcome::Gone => self.recent.left_queue(now),
+            Outcome::Admitted | Outcome::Refused(_) | Outcome::Bypassed => {}
         }
         self.counters.count(ended.class, ended.outcome);
     }

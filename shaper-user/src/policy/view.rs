@@ -6,7 +6,7 @@ use shaper_common::{CLASS_COUNT, Class};
 
 use super::{
     AccountId, ClientId, ConnHandle, Counters, Diagnosis, Factor, GatewayError, Ns, Pause,
-    SATURATED_AFTER, StartProfile, Trouble, WouldHave, lane::Lane,
+    SATURATED_AFTER, StartProfile, Trouble, Waiting, WouldHave, account::AccountNames, lane::Lane,
 };
 
 /// One lane at one instant.
@@ -26,6 +26,8 @@ pub struct LaneView {
     pub tickets: u32,
     /// The longest that a present waiter has waited; `None`: nobody waits.
     pub oldest_wait: Option<Duration>,
+    /// What the first in line waits for; `None`: nobody waits.
+    pub waiting: Option<Waiting>,
     /// Half of the starts of the last five minutes waited no longer; `None`: nothing started.
     pub wait_p50: Option<Duration>,
     /// Nine in ten of the starts of the last five minutes waited no longer; `None`: nothing started.
@@ -34,6 +36,8 @@ pub struct LaneView {
     pub queue_timeouts: u32,
     /// Within the last five minutes.
     pub refusals: u32,
+    /// Clients that went away while they waited and did not come back in time, within the last five minutes.
+    pub left: u32,
     /// Somebody has been waiting without a break for [`SATURATED_AFTER`] or longer.
     pub saturated: bool,
     pub pause: Option<Pause>,
@@ -113,7 +117,7 @@ pub struct WaiterView {
 }
 
 impl Lane {
-    pub(super) fn view(&self, now: Ns) -> LaneView {
+    pub(super) fn view(&self, now: Ns, names: &AccountNames) -> LaneView {
         let slots = self.ledger.slots();
         let recent = &self.tally.recent;
         let [wait_p50, wait_p90] = recent.waits(now, [0.5, 0.9]);
@@ -129,10 +133,12 @@ impl Lane {
             queued: self.queue.by_class(),
             tickets: self.tickets.len() as u32,
             oldest_wait: self.oldest_wait(now),
+            waiting: self.waiting(now, names),
             wait_p50,
             wait_p90,
             queue_timeouts: recent.timeouts(now),
             refusals: recent.refusals(now),
+            left: recent.left(now),
             saturated: self
                 .queue
                 .occupied_since()

@@ -193,7 +193,7 @@ fn lane_detail(
         .title(Line::styled(format!(" {name} "), theme.title));
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let facts = facts(model, lane, theme);
+    let facts = facts(model, lane, usize::from(inner.width), theme);
     let [about, graphs, waiters] = Layout::vertical([
         Constraint::Length(facts.len() as u16),
         Constraint::Length(GRAPH + 1),
@@ -216,8 +216,8 @@ fn lane_detail(
     waiter_list(frame, waiters, model, lane, theme);
 }
 
-/// A line each: what the lane is doing, what there is to add, and its last five minutes.
-fn facts(model: &Model, lane: &LaneSnapshot, theme: &Theme) -> Vec<Line<'static>> {
+/// What the lane is doing, what there is to add, and its last five minutes, in lines of this `width`.
+fn facts(model: &Model, lane: &LaneSnapshot, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let mut recent = format!(
         "5 min: half waited {} or less, p90 {}",
         format::duration(lane.wait_p50_5m),
@@ -234,6 +234,7 @@ fn facts(model: &Model, lane: &LaneSnapshot, theme: &Theme) -> Vec<Line<'static>
     let said = [Some(words::doing(lane, model.seen())), words::reason(lane)];
     let said = said.into_iter().flatten();
     let mut lines: Vec<_> = said
+        .flat_map(|said| format::wrap(&said, width, 2))
         .map(|said| Line::styled(said, theme.state(lane.diagnosis)))
         .collect();
     lines.push(Line::styled(recent, theme.dim));

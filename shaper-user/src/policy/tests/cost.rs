@@ -81,6 +81,32 @@ fn an_event_costs_about_the_same_with_a_hundred_thousand_waiters() {
     );
 }
 
+/// The shortest of several measurements of a few hundred looks at a lane.
+fn cost_of_looks(waiters: u64) -> Duration {
+    let policy = crowded(waiters);
+    let now = Ns(50 + waiters);
+    let rounds = (0..8).map(|_| {
+        let begin = Instant::now();
+        for _ in 0..300 {
+            let view = policy.view(now, world::LANE).expect("exists");
+            assert!(view.waiting.is_some());
+        }
+        begin.elapsed()
+    });
+    rounds.min().unwrap_or_default()
+}
+
+/// A16: what is shown every second costs about the same however many wait.
+#[test]
+fn a_look_costs_about_the_same_with_a_hundred_thousand_waiters() {
+    let few = cost_of_looks(100);
+    let many = cost_of_looks(100_000);
+    assert!(
+        many < few * 10,
+        "300 looks take {many:?} with 100,000 waiters and {few:?} with 100"
+    );
+}
+
 /// The shortest of several measurements of a few thousand events before a lane that observes: somebody arrives behind
 /// this many who would wait, and somebody's turn in the shadow comes.
 fn cost_of_shadow(waiters: u64) -> Duration {

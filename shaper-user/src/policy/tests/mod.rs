@@ -13,6 +13,7 @@ mod signals;
 mod starvation;
 mod tickets;
 mod truth;
+mod waiting;
 mod world;
 
 use std::{collections::BTreeMap, time::Duration};

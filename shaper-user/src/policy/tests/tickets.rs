@@ -136,4 +136,5 @@ fn no_grace_means_no_ticket() {
     world.leave(killed);
     assert_eq!(world.view().tickets, 0);
     assert_eq!(world.view().counters.total(Outcome::Gone), 1);
+    assert_eq!(world.view().left, 1);
 }
