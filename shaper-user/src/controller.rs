@@ -7,6 +7,7 @@ mod accounts;
 mod adopt;
 mod carry_out;
 mod census;
+mod changes;
 mod classes;
 mod commands;
 mod dns;
@@ -406,6 +407,7 @@ impl Controller {
             self.free_vanished(now);
             self.bury_lanes(now);
             self.hear_answers(now);
+            self.tell_degraded(now);
             self.refresh_classes();
             self.preexisting.refresh(&self.classes);
         }

@@ -57,6 +57,12 @@ fn learnt(controller: &Controller) -> Result<()> {
     .context("no usual first byte")
 }
 
+/// Waits until the controller's log has these words.
+fn logged(controller: &Controller, words: &str, patience: Duration) -> Result<()> {
+    poll_until(patience, || controller.log().contains(words).then_some(()))
+        .with_context(|| format!("{words:?} is not in\n{}", controller.log()))
+}
+
 /// The diagnosis is the same in status, snapshot and metrics.
 fn shown_everywhere(controller: &Controller, lane: &Lane, words: &str) -> Result<()> {
     let metrics = controller.metrics()?;
@@ -97,11 +103,22 @@ fn a_gateway_slowed_tenfold_is_told_within_30_seconds() -> Result<()> {
     assert!(reason.starts_with("first bytes take"), "{reason}");
     shown_everywhere(&controller, &lane, "Gateway degraded: first bytes take")?;
 
+    logged(
+        &controller,
+        "the gateway is degraded: first bytes take",
+        TOLD_WITHIN,
+    )?;
+
     slow.store(false, Ordering::Relaxed);
     poll_until(TOLD_WITHIN, || {
         (controller.lane("gateway").ok()?.diagnosis == "ok").then_some(())
     })
-    .context("not well again")
+    .context("not well again")?;
+    logged(
+        &controller,
+        "the gateway does not count as degraded any more",
+        TOLD_WITHIN,
+    )
 }
 
 /// A18: a full queue on a healthy gateway is ours.

@@ -63,6 +63,17 @@ fn a_pause_holds_everybody_until_it_is_ended() -> Result<()> {
     }
     let lane = controller.wait_for("gateway", 0, 0)?;
     assert_ne!(lane.diagnosis, "paused");
+    let log = controller.log();
+    for words in [
+        "paused by an operator: nothing starts for 10m00s, until ",
+        "the pause by an operator was ended by hand",
+    ] {
+        let line = log.lines().find(|line| line.contains(words));
+        assert!(
+            line.is_some_and(|line| line.contains("lane=\"gateway\"")),
+            "no line with {words:?} in\n{log}"
+        );
+    }
     Ok(())
 }
 

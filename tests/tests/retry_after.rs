@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shaper_tests::client::{CurlReport, Running, curl, finish_all};
-use shaper_tests::clock::Moment;
+use shaper_tests::clock::{Moment, poll_until};
 use shaper_tests::controller::{Controller, ControllerBuilder};
 use shaper_tests::gateway::{Answer, Gateway, Outcome};
 use shaper_tests::lane_file::LaneFile;
@@ -47,6 +47,17 @@ fn clients(stage: &Stage, gateway: &Gateway, count: usize) -> Result<Vec<Running
         .collect()
 }
 
+/// The first line of the controller's log that has these words.
+fn logged(controller: &Controller, words: &str) -> Result<String> {
+    let line = || {
+        let log = controller.log();
+        let line = log.lines().find(|line| line.contains(words))?;
+        Some(line.to_owned())
+    };
+    poll_until(PATIENCE, line)
+        .with_context(|| format!("no line with {words:?} in\n{}", controller.log()))
+}
+
 /// C6, C10: nothing for the time that the gateway named, then one start per interval. With `restart`, another controller
 /// takes over in the pause.
 fn nothing_is_sent_then_starts_are_spaced(restart: bool) -> Result<()> {
@@ -59,6 +70,11 @@ fn nothing_is_sent_then_starts_are_spaced(restart: bool) -> Result<()> {
     finish_all(clients(&stage, &gateway, 1)?, PATIENCE)?;
     let lane = running.wait_until("gateway", |lane| lane.diagnosis == "paused")?;
     assert_eq!(lane.gateway_errors_5m.len(), 1, "{lane:?}");
+    let length = format!("nothing starts for {}.0s, until ", retry_after.as_secs());
+    let line = logged(&running, "paused by its gateway (Retry-After)")?;
+    for part in ["WARN", &length, "`retry_after_max` = ", "lane=\"gateway\""] {
+        assert!(line.contains(part), "{part:?} is not in\n{line}");
+    }
     if restart {
         running.stop()?;
         running = controller(&stage, &gateway, state.path())?.start()?;
@@ -86,6 +102,10 @@ fn nothing_is_sent_then_starts_are_spaced(restart: bool) -> Result<()> {
         "{pause:?}"
     );
     assert!(pause <= retry_after * 3, "{pause:?}");
+    logged(
+        &running,
+        "the pause by its gateway (Retry-After) is over; starts are spaced",
+    )?;
     let gaps: Vec<Duration> = starts
         .windows(2)
         .map(|pair| pair[1].since(pair[0]))
@@ -127,8 +147,13 @@ fn a_lowered_limit_survives_a_kill_and_a_damaged_file_does_not_matter() -> Resul
     let controller = start()?;
     finish_all(clients(&stage, &gateway, 1)?, PATIENCE)?;
     controller.wait_until("gateway", |lane| lane.effective_limit == 7)?;
+    let line = logged(
+        &controller,
+        "limit lowered from 10 to 7, 70% of what is configured: the gateway answered 429",
+    )?;
+    assert!(line.contains("lane=\"gateway\""), "{line}");
     let file = state.path().join("adaptive-test/lanes.json");
-    shaper_tests::clock::poll_until(PATIENCE, || file.exists().then_some(())).context("no file")?;
+    poll_until(PATIENCE, || file.exists().then_some(())).context("no file")?;
     controller.kill9()?;
     let controller = start()?;
     assert_eq!(controller.lane("gateway")?.effective_limit, 7);

@@ -1,6 +1,7 @@
 //! Carrying out what the policy decided.
 
 use shaper_common::{CLASS_COUNT, ConnId, SlotWord};
+use tracing::debug;
 
 use super::{
     Controller,
@@ -26,10 +27,12 @@ impl Controller {
         }
         self.note_outcomes(now);
         self.note_errors(now);
+        self.tell_changes(now);
         self.keep_lasting();
     }
 
     fn act(&mut self, now: Ns, action: Action) {
+        debug!(?action, "decided");
         self.stillness.moved();
         match action {
             Action::Admit {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use shaper_common::{CLASS_COUNT, Class, Endpoint, Lane, LaneMode, MAX_LANES, SharedU32, SlotWord};
 use tracing::warn;
 
-use super::{names::LaneEndpoints, quota::Quota};
+use super::{changes::Told, names::LaneEndpoints, quota::Quota};
 use crate::{
     config::{LaneConfig, Udp},
     kernel::{KernelError, Tables, change_slots},
@@ -32,6 +32,8 @@ pub struct ActiveLane {
     /// Log lines about refused connects, and about queue timeouts.
     pub refusal_lines: Quota,
     pub expiry_lines: Quota,
+    /// What the log has been told of its changes.
+    pub told: Told,
 }
 
 impl ActiveLane {
@@ -164,6 +166,7 @@ impl Lanes {
                     refusals_told: element.refused.each_ref().map(SharedU32::load),
                     refusal_lines: Quota::default(),
                     expiry_lines: Quota::default(),
+                    told: Told::default(),
                 }
             }
         };

@@ -220,7 +220,7 @@ impl Controller {
 }
 
 /// The wall-clock time of an instant that is not far away.
-fn timestamp(now: Ns, at: Ns) -> Timestamp {
+pub(super) fn timestamp(now: Ns, at: Ns) -> Timestamp {
     let ahead: Duration = at.since(now);
     Timestamp::now() + ahead
 }

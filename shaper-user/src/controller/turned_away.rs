@@ -74,24 +74,33 @@ impl Controller {
         );
     }
 
-    /// Says how many were turned away without a line of their own.
+    /// Says how much has happened without a line of its own.
     pub(super) fn tell_left_out(&mut self, now: Ns) {
         for (_, lane) in self.lanes.iter_mut() {
             let name = &lane.config.name;
             let told = [
-                (&mut lane.refusal_lines, "refused", "shaper_refusals_total"),
+                (
+                    &mut lane.refusal_lines,
+                    "were refused",
+                    "`shaper_refusals_total` counts all",
+                ),
                 (
                     &mut lane.expiry_lines,
-                    "ended by their queue timeout",
-                    "shaper_queue_timeouts_total",
+                    "were ended by their queue timeout",
+                    "`shaper_queue_timeouts_total` counts all",
+                ),
+                (
+                    &mut lane.told.lines,
+                    "pauses and changes of the limit came",
+                    "`shaper status` shows what is in force",
                 ),
             ];
-            for (quota, what, metric) in told {
+            for (quota, what, whole) in told {
                 if let Some(left_out) = quota.take_left_out(now) {
                     info!(
                         lane = name,
                         left_out,
-                        "in {} or longer, {left_out} more were {what} than are told one by one; {metric} counts all",
+                        "in {} or longer, {left_out} more {what} than are told one by one; {whole}",
                         format::duration(PERIOD),
                     );
                 }

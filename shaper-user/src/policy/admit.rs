@@ -13,9 +13,9 @@ impl Lane {
     pub(super) fn settle(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         if self.pause.is_some_and(|pause| pause.until <= now) {
-            self.resume(now);
+            self.resume(false, turn);
         }
-        self.settle_health(now);
+        self.settle_health(turn);
         self.stalled_until = self.stalled_until.filter(|&until| until > now);
         self.expire(turn);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use shaper_common::Class;
 
 use super::{
-    AnswerHead, Erred, Fault, GatewayError, Ns, Sign,
+    Adapted, AnswerHead, Cause, Change, Erred, Factor, Fault, GatewayError, Ns, Sign,
     burst::Burst,
     first_byte::FirstBytes,
     lane::{Lane, Turn},
@@ -108,48 +108,59 @@ impl Lane {
         if error == GatewayError::ServerError {
             return;
         }
-        self.asked_for_less(turn.now);
+        let status = head.status;
+        self.asked_for_less(Cause::Answer { status }, turn);
         if let Some(length) = head.retry_after {
-            self.retry_after(length, turn.now);
+            self.retry_after(length, turn);
         }
     }
 
     /// The gateway named a time before which it wants nothing (C6).
-    fn retry_after(&mut self, length: Duration, now: Ns) {
+    fn retry_after(&mut self, length: Duration, turn: &mut Turn<'_>) {
         if !self.rules.observes() {
-            let length = length.min(self.rules.retry_after_max);
+            let until = turn.now + length.min(self.rules.retry_after_max);
             let by = PausedBy::Gateway;
-            self.pause(
-                Pause {
-                    until: now + length,
-                    by,
-                },
-                now,
-            );
+            self.pause(Pause { until, by }, turn);
         }
     }
 
     /// Lowers the limit and the rates (C7). A lane that observes has nothing to lower.
-    fn asked_for_less(&mut self, now: Ns) {
+    fn asked_for_less(&mut self, cause: Cause, turn: &mut Turn<'_>) {
         if let Some(rules) = self.rules.adaptive
             && !self.rules.observes()
         {
-            self.adaptation.asked_for_less(now, &rules);
-            self.adapt();
+            let from = self.limits().effective;
+            let before = self.adaptation.factor();
+            self.adaptation.asked_for_less(turn.now, &rules);
+            self.adapted(before, from, cause, turn);
         }
     }
 
+    /// The factor may be another now than `before`, when `from` slots could be used.
+    fn adapted(&mut self, before: Factor, from: u32, cause: Cause, turn: &mut Turn<'_>) {
+        let factor = self.adaptation.factor();
+        if factor == before {
+            return;
+        }
+        self.adapt();
+        turn.tell(Change::Adapted(Adapted {
+            cause,
+            from,
+            to: self.limits().effective,
+            share: factor.get(),
+        }));
+    }
+
     /// Ends counts of connects that are over, and raises what calm allows.
-    pub(super) fn settle_health(&mut self, now: Ns) {
-        if self.health.burst.settle(now) {
-            self.asked_for_less(now);
+    pub(super) fn settle_health(&mut self, turn: &mut Turn<'_>) {
+        if self.health.burst.settle(turn.now) {
+            self.asked_for_less(Cause::FailedConnects, turn);
         }
         if let Some(rules) = self.rules.adaptive {
+            let from = self.limits().effective;
             let before = self.adaptation.factor();
-            self.adaptation.recover(now, &rules);
-            if self.adaptation.factor() != before {
-                self.adapt();
-            }
+            self.adaptation.recover(turn.now, &rules);
+            self.adapted(before, from, Cause::Calm, turn);
         }
     }
 

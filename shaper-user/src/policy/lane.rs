@@ -8,8 +8,8 @@ use std::{collections::HashSet, time::Duration};
 use shaper_common::Class;
 
 use super::{
-    AccountId, Action, AdmitFailure, ConnHandle, Ended, Erred, Event, Found, HeldConn, LaneId,
-    LaneRules, Lasting, Limits, Ns, OpenConn, Outcome, Pause, Refusal,
+    AccountId, Action, AdmitFailure, Change, Changed, ConnHandle, Ended, Erred, Event, Found,
+    HeldConn, LaneId, LaneRules, Lasting, Limits, Ns, OpenConn, Outcome, Pause, Refusal,
     account::AccountNames,
     adapt::Adaptation,
     health::Health,
@@ -34,8 +34,16 @@ pub(super) struct Turn<'a> {
     pub(super) actions: &'a mut Vec<Action>,
     pub(super) ended: &'a mut Vec<Ended>,
     pub(super) erred: &'a mut Vec<Erred>,
+    pub(super) changed: &'a mut Vec<Changed>,
     /// Connections about which the lane was wrong.
     pub(super) corrected: &'a mut Vec<ConnHandle>,
+}
+
+impl Turn<'_> {
+    pub(super) fn tell(&mut self, change: Change) {
+        let lane = self.lane;
+        self.changed.push(Changed { lane, change });
+    }
 }
 
 #[derive(Debug)]
@@ -195,11 +203,11 @@ impl Lane {
             Event::Overrun(open) => self.overrun(open, turn),
             Event::AdmitFailed { conn, why } => self.admit_failed(conn, why, turn),
             Event::Credits { outstanding } => self.credits_left(outstanding, turn.now),
-            Event::Pause(pause) => self.pause(pause, turn.now),
-            Event::Resume => self.resume(turn.now),
+            Event::Pause(pause) => self.pause(pause, turn),
+            Event::Resume => self.resume(true, turn),
             Event::Budget(share) => self.set_share(share),
             Event::Gateway { class, sign } => self.sign(class, sign, turn),
-            Event::Restore(lasting) => self.restore(lasting, turn.now),
+            Event::Restore(lasting) => self.restore(lasting, turn),
             Event::Reconcile(picture) => self.reconcile(picture, turn),
         }
     }
@@ -411,17 +419,20 @@ impl Lane {
         self.ledger.set_credits(outstanding);
     }
 
-    pub(super) fn pause(&mut self, pause: Pause, now: Ns) {
-        let longest = self.pause.map_or(now, |present| present.until);
+    pub(super) fn pause(&mut self, pause: Pause, turn: &mut Turn<'_>) {
+        let longest = self.pause.map_or(turn.now, |present| present.until);
         if pause.until > longest {
             self.pause = Some(pause);
             self.pacer.stop_ramp();
+            turn.tell(Change::Paused(pause));
         }
     }
 
-    pub(super) fn resume(&mut self, now: Ns) {
-        if self.pause.take().is_some() {
-            self.pacer.ramp_up(now, self.ledger.budget());
+    /// Ends a pause. `early`: because an operator asked for it.
+    pub(super) fn resume(&mut self, early: bool, turn: &mut Turn<'_>) {
+        if let Some(Pause { by, .. }) = self.pause.take() {
+            self.pacer.ramp_up(turn.now, self.ledger.budget());
+            turn.tell(Change::Resumed { by, early });
         }
     }
 
@@ -434,12 +445,12 @@ impl Lane {
     }
 
     /// Goes on where an earlier controller was. What the rules no longer provide for is left out.
-    fn restore(&mut self, lasting: Lasting, now: Ns) {
+    fn restore(&mut self, lasting: Lasting, turn: &mut Turn<'_>) {
         if self.rules.observes() {
             return;
         }
         if let Some(pause) = lasting.pause {
-            self.pause(pause, now);
+            self.pause(pause, turn);
         }
         if self.rules.adaptive.is_some() {
             self.adaptation.restore(lasting.factor, lasting.calm_since);

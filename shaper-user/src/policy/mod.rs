@@ -4,8 +4,8 @@
 //! - tells the time with every call, never less than before;
 //! - carries out the actions in order and reports what failed as further events;
 //! - calls [`Policy::tick`] when [`Policy::next_deadline`] has come;
-//! - takes what ended from [`Policy::drain_ended`], after having reported what failed, and what gateways did wrong from
-//!   [`Policy::drain_erred`].
+//! - takes what ended from [`Policy::drain_ended`], after having reported what failed, what gateways did wrong from
+//!   [`Policy::drain_erred`], and what changed of the lanes from [`Policy::drain_changed`].
 //!
 //! The rules are in [`LaneRules`]; `queue` keeps the order, `ledger` the slots, `pace` the spacing, `ticket` the places
 //! that outlive sockets, and `admit` puts them together. `shadow` is what a lane that observes would have done. What the
@@ -17,6 +17,7 @@ mod action;
 mod adapt;
 mod admit;
 mod burst;
+mod change;
 mod diagnosis;
 mod event;
 mod first_byte;
@@ -51,6 +52,7 @@ use std::{
 
 pub use action::{Action, Expiry};
 pub use adapt::Factor;
+pub use change::{Adapted, Cause, Change, Changed};
 pub use diagnosis::{Diagnosis, Trouble};
 pub use event::{AdmitFailure, Event, Found, HeldConn, Lasting, OpenConn, Picture, Stage};
 pub use first_byte::Slowness;
@@ -85,6 +87,7 @@ pub struct Policy {
     deadlines: BTreeSet<(Ns, LaneId)>,
     ended: Vec<Ended>,
     erred: Vec<Erred>,
+    changed: Vec<Changed>,
     /// Whether a [`Lasting`] may have changed since it was last asked.
     lasting_changed: bool,
     corrected: Vec<ConnHandle>,
@@ -148,6 +151,7 @@ impl Policy {
             actions,
             ended: &mut self.ended,
             erred: &mut self.erred,
+            changed: &mut self.changed,
             corrected: &mut self.corrected,
         });
     }
@@ -199,6 +203,11 @@ impl Policy {
     /// What gateways did wrong since the last call.
     pub fn drain_erred(&mut self) -> std::vec::Drain<'_, Erred> {
         self.erred.drain(..)
+    }
+
+    /// Pauses and steps of adaptation since the last call, in order.
+    pub fn drain_changed(&mut self) -> std::vec::Drain<'_, Changed> {
+        self.changed.drain(..)
     }
 
     /// What of the lane is to outlive the controller.
@@ -273,6 +282,7 @@ impl Policy {
                 actions,
                 ended: &mut self.ended,
                 erred: &mut self.erred,
+                changed: &mut self.changed,
                 corrected: &mut self.corrected,
             },
         );

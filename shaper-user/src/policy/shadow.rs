@@ -256,6 +256,8 @@ impl Shadow {
             actions: &mut self.actions,
             ended: &mut self.ended,
             erred: &mut self.erred,
+            // Nothing of it happens.
+            changed: &mut Vec::new(),
             // What is wrong here is no drift: nothing of it exists.
             corrected: &mut Vec::new(),
         };

@@ -123,6 +123,60 @@ fn the_limit_follows_what_the_gateway_bears() {
     assert_eq!(world.view().factor, Factor::ONE);
 }
 
+/// C6, C7: each pause, its end and each step of adaptation is told once, with its cause; what changes nothing is not.
+#[test]
+fn what_changes_the_lane_is_told_with_its_cause() {
+    let mut world = World::new(adaptive(10));
+    let told = |world: &mut World| std::mem::take(&mut world.changes);
+    let adapted = |cause, from, to, share| {
+        Change::Adapted(Adapted {
+            cause,
+            from,
+            to,
+            share,
+        })
+    };
+    world.tell(answered(429, Some(7)));
+    let (until, by) = (world.now + SECOND * 7, PausedBy::Gateway);
+    assert_eq!(
+        told(&mut world),
+        [
+            adapted(Cause::Answer { status: 429 }, 10, 7, 0.7),
+            Change::Paused(Pause { until, by })
+        ]
+    );
+    world.tell(answered(503, Some(3)));
+    world.tell(pause_until(world.now + SECOND));
+    assert_eq!(told(&mut world), []);
+    world.pass(SECOND * 7);
+    let early = false;
+    assert_eq!(told(&mut world), [Change::Resumed { by, early }]);
+
+    let (until, by) = (world.now + SECOND, PausedBy::Operator);
+    world.tell(pause_until(until));
+    world.tell(Event::Resume);
+    world.tell(Event::Resume);
+    let early = true;
+    assert_eq!(
+        told(&mut world),
+        [
+            Change::Paused(Pause { until, by }),
+            Change::Resumed { by, early }
+        ]
+    );
+
+    for _ in 0..5 {
+        world.tell(failed(Fault::Refused));
+    }
+    world.pass(SECOND * 3);
+    assert_eq!(
+        told(&mut world),
+        [adapted(Cause::FailedConnects, 7, 4, 0.49)]
+    );
+    world.pass(SECOND * 300);
+    assert_eq!(told(&mut world), [adapted(Cause::Calm, 4, 5, 0.59)]);
+}
+
 /// C7: the rates are lowered with the limit.
 #[test]
 fn the_pace_follows_too() {

@@ -17,6 +17,7 @@ pub(super) struct World {
     /// All that the policy wanted, in order.
     pub(super) done: Vec<Action>,
     pub(super) ended: Vec<Ended>,
+    pub(super) changes: Vec<Change>,
     /// No two connections are of one client, unless told.
     clients: u32,
 }
@@ -29,6 +30,7 @@ impl World {
             kernel: Kernel::new(rules.clone()),
             done: Vec::new(),
             ended: Vec::new(),
+            changes: Vec::new(),
             clients: 0,
         };
         world.reload(rules);
@@ -83,6 +85,8 @@ impl World {
             }
         }
         self.ended.extend(self.policy.drain_ended());
+        let changed = self.policy.drain_changed();
+        self.changes.extend(changed.map(|changed| changed.change));
         self.check_books();
     }
 
