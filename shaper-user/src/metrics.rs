@@ -11,7 +11,9 @@ mod register;
 
 use std::sync::{Mutex, PoisonError};
 
-use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
+use prometheus::{
+    GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
+};
 use shaper_common::{Class, Counter};
 
 pub use family::{Family, Kind, LabelSet, Value, Values};
@@ -54,6 +56,7 @@ struct Gauges {
     saturated: IntGaugeVec,
     diagnosis: IntGaugeVec,
     adaptive_factor: GaugeVec,
+    config_rejected: IntGauge,
 }
 
 impl Metrics {
@@ -209,10 +212,16 @@ impl Gauges {
                 "What adaptation leaves of the lane's limit and rates; 1 is all.",
                 LANE,
             )?,
+            config_rejected: r.gauge(
+                "shaper_config_rejected",
+                "1 while the files' latest change is turned down and the configuration before it is in force, else 0.",
+            )?,
         })
     }
 
     fn set(&self, snapshot: &Snapshot) {
+        self.config_rejected
+            .set(snapshot.last_reload_error.is_some().into());
         let by_lane = [
             &self.inflight,
             &self.limit,
@@ -273,7 +282,7 @@ mod tests {
     use crate::{policy::GatewayError, snapshot::samples};
 
     /// The published metrics, with their labels in alphabetical order.
-    const PUBLISHED: [(&str, &str); 23] = [
+    const PUBLISHED: [(&str, &str); 24] = [
         ("shaper_inflight", "lane"),
         ("shaper_limit", "lane"),
         ("shaper_limit_effective", "lane"),
@@ -295,6 +304,7 @@ mod tests {
         ("shaper_ungoverned_total", "reason"),
         ("shaper_events_lost_total", ""),
         ("shaper_config_reloads_total", "result"),
+        ("shaper_config_rejected", ""),
         ("shaper_drift_total", "kind"),
         ("shaper_build_info", "version"),
     ];
@@ -394,6 +404,21 @@ mod tests {
             r#"shaper_adaptive_factor{lane="reasoning"} 1"#,
             r#"shaper_build_info{version="0.1.0"} 1"#,
         ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in:\n{text}");
+        }
+    }
+
+    /// A15: a rejected configuration shows for as long as it is, not only when it is turned down.
+    #[test]
+    fn a_rejected_configuration_shows_until_a_good_one_comes() {
+        let metrics = Metrics::new("0.1.0");
+        for (error, shown) in [(None, 0), (Some("no max_inflight"), 1), (None, 0)] {
+            let snapshot = Snapshot {
+                last_reload_error: error.map(str::to_owned),
+                ..samples::busy()
+            };
+            let text = metrics.render(&snapshot).unwrap();
+            let line = format!("shaper_config_rejected {shown}");
             assert!(text.lines().any(|l| l == line), "{line} is not in:\n{text}");
         }
     }

@@ -268,6 +268,8 @@ fn a_bad_file_changes_nothing_and_is_shown_until_it_is_mended() -> Result<()> {
     }
     assert_eq!(controller.lane("gateway")?.limit, 5, "the old limit");
     assert_eq!(reloads(&controller, "rejected")?, 1.0);
+    let rejected = || anyhow::Ok(controller.metrics()?.sum("shaper_config_rejected", &[]));
+    assert_eq!(rejected()?, 1.0);
     let status = controller.command("status", &[])?;
     assert!(status.stdout.contains("max_inflght"), "{}", status.stdout);
     assert!(controller.log().contains("max_inflght"));
@@ -275,6 +277,7 @@ fn a_bad_file_changes_nothing_and_is_shown_until_it_is_mended() -> Result<()> {
     controller.write_lane("gateway", idle_lane(5))?;
     until(&controller, "mended", |s| s.last_reload_error.is_none())?;
     assert_eq!(reloads(&controller, "unchanged")?, 1.0);
+    assert_eq!(rejected()?, 0.0);
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Metrics made, registered and described in one step.
 
 use prometheus::{
-    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
-    Result, core::Collector,
+    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, Result, core::Collector,
 };
 
 use super::family::{Family, Kind, LabelSet};
@@ -64,6 +64,10 @@ impl Register {
     ) -> Result<IntGaugeVec> {
         let metric = IntGaugeVec::new(Opts::new(name, help), &names(labels))?;
         self.add(metric, (name, help), Kind::Gauge, labels)
+    }
+
+    pub(super) fn gauge(&mut self, name: &'static str, help: &'static str) -> Result<IntGauge> {
+        self.add(IntGauge::new(name, help)?, (name, help), Kind::Gauge, &[])
     }
 
     /// Gauges of any number from 0 to 1.
