@@ -1,4 +1,4 @@
-//! `shaper status`: the lanes, as a table of at most 80 columns or as JSON.
+//! `shaper status`: the lanes, as a table (on a terminal of at most 80 columns) or as JSON.
 
 use std::{
     fmt::Write as _,
@@ -35,7 +35,8 @@ const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// Show the lanes as they are now
 ///
-/// A table of at most 80 columns: for each lane its state, slots, queue and waits, and in words what it is doing.
+/// A table: for each lane its state, slots, queue and waits, and in words what it is doing and what its waiters wait for. On
+/// a terminal it has at most 80 columns; elsewhere no line of it is broken.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
