@@ -11,7 +11,9 @@ use tokio::{
 };
 
 use crate::{
+    config::Setting,
     history::{Asker, Question, Report},
+    pause::InForce,
     snapshot::{Levels, Snapshot, Waiters},
 };
 
@@ -33,22 +35,23 @@ pub enum Command {
         question: Question,
         asker: Asker,
     },
-    /// Start nothing in the lane for this long from now.
+    /// Start nothing in the lane for this long from now. The answer is the pause in force then: a longer one stays.
     Pause {
         lane: String,
         length: Duration,
-        reply: oneshot::Sender<Result<(), CommandError>>,
+        reply: oneshot::Sender<Result<InForce, CommandError>>,
     },
     /// End the lane's pause, whoever began it.
     Resume {
         lane: String,
         reply: oneshot::Sender<Result<(), CommandError>>,
     },
-    /// Change a setting of the lane until the controller restarts or the lane's file changes.
+    /// Change settings of the lane, all or none, until the controller restarts or the lane's file changes. The answer is
+    /// what is worth a warning, each in words.
     Set {
         lane: String,
-        setting: Setting,
-        reply: oneshot::Sender<Result<(), CommandError>>,
+        settings: Vec<Setting>,
+        reply: oneshot::Sender<Result<Vec<String>, CommandError>>,
     },
     /// End, and leave nothing attached. The answer comes before the end.
     Detach(oneshot::Sender<Result<(), CommandError>>),
@@ -62,35 +65,9 @@ impl Command {
             Self::Levels(reply) => reply.is_closed(),
             Self::Waiters(reply) => reply.is_closed(),
             Self::Stats { asker, .. } => asker.is_closed(),
-            Self::Pause { reply, .. }
-            | Self::Resume { reply, .. }
-            | Self::Set { reply, .. }
-            | Self::Detach(reply) => reply.is_closed(),
-        }
-    }
-}
-
-/// A key of a lane file and its new value, both as an operator writes them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
-    pub key: String,
-    pub value: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not of the form KEY=VALUE, as in max_inflight=4")]
-pub struct InvalidSetting(String);
-
-impl std::str::FromStr for Setting {
-    type Err = InvalidSetting;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('=') {
-            Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => Ok(Self {
-                key: key.trim().into(),
-                value: value.trim().into(),
-            }),
-            _ => Err(InvalidSetting(text.into())),
+            Self::Pause { reply, .. } => reply.is_closed(),
+            Self::Set { reply, .. } => reply.is_closed(),
+            Self::Resume { reply, .. } | Self::Detach(reply) => reply.is_closed(),
         }
     }
 }
@@ -232,11 +209,11 @@ impl Handle {
         .await
     }
 
-    /// Pauses a lane.
+    /// Pauses a lane; returns the pause that is in force then, which is a longer one if there was one.
     ///
     /// # Errors
     /// Any [`HandleError`].
-    pub async fn pause(&self, lane: String, length: Duration) -> Result<(), HandleError> {
+    pub async fn pause(&self, lane: String, length: Duration) -> Result<InForce, HandleError> {
         self.change(|reply| Command::Pause {
             lane,
             length,
@@ -253,14 +230,18 @@ impl Handle {
         self.change(|reply| Command::Resume { lane, reply }).await
     }
 
-    /// Changes a lane's setting.
+    /// Changes settings of a lane, all or none; returns what is worth a warning, each in words.
     ///
     /// # Errors
     /// Any [`HandleError`].
-    pub async fn set(&self, lane: String, setting: Setting) -> Result<(), HandleError> {
+    pub async fn set(
+        &self,
+        lane: String,
+        settings: Vec<Setting>,
+    ) -> Result<Vec<String>, HandleError> {
         self.change(|reply| Command::Set {
             lane,
-            setting,
+            settings,
             reply,
         })
         .await
@@ -274,10 +255,10 @@ impl Handle {
         self.change(Command::Detach).await
     }
 
-    async fn change(
+    async fn change<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<(), CommandError>>) -> Command,
-    ) -> Result<(), HandleError> {
+        command: impl FnOnce(oneshot::Sender<Result<T, CommandError>>) -> Command,
+    ) -> Result<T, HandleError> {
         self.bounded(async {
             let done = self.ask(command).await?;
             // Whoever changes something and then looks must see the change.
@@ -319,8 +300,10 @@ fn command_name(pid: u32) -> Option<String> {
 /// A stand-in for the controller's loop.
 #[cfg(test)]
 pub(crate) mod stub {
+    use jiff::Timestamp;
+
     use super::*;
-    use crate::{history::samples::two_hours, snapshot::samples};
+    use crate::{history::samples::two_hours, policy::PausedBy, snapshot::samples};
 
     /// Answers every command as a controller with the one lane `reasoning` would.
     pub(crate) async fn answer(mut commands: mpsc::Receiver<Command>) {
@@ -338,26 +321,43 @@ pub(crate) mod stub {
                     waiters.waiters[0].command = None;
                     reply.send(waiters).is_ok()
                 }
-                Command::Pause { lane, reply, .. } | Command::Resume { lane, reply } => {
-                    reply.send(known(lane)).is_ok()
-                }
+                Command::Pause {
+                    lane,
+                    length,
+                    reply,
+                } => reply.send(known(lane).map(|()| in_force(length))).is_ok(),
+                Command::Resume { lane, reply } => reply.send(known(lane)).is_ok(),
                 Command::Detach(reply) => reply.send(Ok(())).is_ok(),
                 Command::Set {
                     lane,
-                    setting,
+                    settings,
                     reply,
                 } => reply
-                    .send(
-                        known(lane).and_then(|()| match setting.value.parse::<u32>() {
-                            Ok(_) => Ok(()),
-                            Err(error) => {
-                                Err(CommandError::Refused(format!("{}: {error}", setting.key)))
-                            }
-                        }),
-                    )
+                    .send(known(lane).and_then(|()| warnings(&settings)))
                     .is_ok(),
             };
         }
+    }
+
+    /// As if an operator had paused the lane for ten minutes.
+    fn in_force(length: Duration) -> InForce {
+        InForce {
+            until: Timestamp::now() + length.max(Duration::from_secs(600)),
+            by: PausedBy::Operator,
+        }
+    }
+
+    /// Settings are numbers; those above 99 are doubtful.
+    fn warnings(settings: &[Setting]) -> Result<Vec<String>, CommandError> {
+        let mut warnings = Vec::new();
+        for Setting { key, value } in settings {
+            match value.parse::<u32>() {
+                Ok(..100) => {}
+                Ok(_) => warnings.push(format!("`{key}`: much")),
+                Err(error) => return Err(CommandError::Refused(format!("{key}: {error}"))),
+            }
+        }
+        Ok(warnings)
     }
 
     fn known(lane: String) -> Result<(), CommandError> {
@@ -480,19 +480,5 @@ mod tests {
             let _second = look();
             assert!(matches!(commands.recv().await, Some(Command::Snapshot(_))));
         });
-    }
-
-    #[test]
-    fn a_setting_is_a_key_and_a_value() {
-        assert_eq!(
-            "max_inflight=4".parse(),
-            Ok(Setting {
-                key: "max_inflight".into(),
-                value: "4".into()
-            })
-        );
-        for text in ["max_inflight", "=4", "max_inflight=", ""] {
-            assert!(text.parse::<Setting>().is_err(), "{text:?}");
-        }
     }
 }

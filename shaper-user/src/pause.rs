@@ -1,6 +1,11 @@
-//! How long an operator may pause a lane.
+//! Pauses as operators ask for them: how long one may be, and what has become of it.
 
 use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{format, policy::PausedBy};
 
 /// The longest pause: longer than any outage that somebody means to end by hand.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -22,9 +27,64 @@ pub fn length(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The pause that a lane is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InForce {
+    /// When it ends.
+    pub until: Timestamp,
+    /// Who began it.
+    pub by: PausedBy,
+}
+
+impl InForce {
+    /// What the wish to pause `lane` for the time of `asked` has led to, at the time `now`. The longer of two pauses holds.
+    pub fn told(&self, lane: &str, asked: Duration, now: Timestamp) -> String {
+        let left = self.until.duration_since(now);
+        let left: Duration = left.try_into().unwrap_or_default();
+        if left <= asked {
+            return format!("{lane} is paused for {}", format::duration(asked));
+        }
+        let by = match self.by {
+            PausedBy::Operator => "by an operator",
+            PausedBy::Gateway => "by the gateway (Retry-After)",
+        };
+        format!(
+            "{lane} is paused for {} more already, {by}; `shaper resume {lane}` first, to shorten it",
+            format::duration(left)
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pause_that_was_not_begun_is_not_confirmed() {
+        let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let told = |left, by| {
+            let until = now + Duration::from_millis(left);
+            InForce { until, by }.told("reasoning", Duration::from_secs(30), now)
+        };
+        // The answer takes a moment.
+        for left in [30_000, 29_990, 0] {
+            assert_eq!(
+                told(left, PausedBy::Operator),
+                "reasoning is paused for 30s"
+            );
+        }
+        for (by, who) in [
+            (PausedBy::Operator, "by an operator"),
+            (PausedBy::Gateway, "by the gateway (Retry-After)"),
+        ] {
+            assert_eq!(
+                told(3_598_700, by),
+                format!(
+                    "reasoning is paused for 59m58s more already, {who}; `shaper resume reasoning` first, to shorten it"
+                )
+            );
+        }
+    }
 
     #[test]
     fn a_pause_has_a_length_that_makes_sense() {

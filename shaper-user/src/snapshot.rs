@@ -146,6 +146,9 @@ pub struct LaneSnapshot {
     pub waiting_for: Option<String>,
     /// Clients of the last five minutes that went away while they waited and did not come back within `ticket_grace`.
     pub left_queue_5m: u32,
+    /// What `shaper set` has made other than the lane's file says: each key with its value as set, or `default` for one that
+    /// was taken out.
+    pub overrides: BTreeMap<String, String>,
 }
 
 /// Whether a lane holds anything.
@@ -382,6 +385,7 @@ pub(crate) mod samples {
             preexisting_connections: 0,
             waiting_for: None,
             left_queue_5m: 0,
+            overrides: BTreeMap::new(),
         }
     }
 

@@ -40,6 +40,8 @@ pub struct Lane {
     pub gateway_errors_5m: BTreeMap<String, usize>,
     pub clients_gone_5m: usize,
     pub under_limit_5m: usize,
+    /// What `shaper set` has changed.
+    pub overrides: BTreeMap<String, String>,
 }
 
 impl Lane {

@@ -96,6 +96,99 @@ fn a_pause_ends_by_itself() -> Result<()> {
     Ok(())
 }
 
+/// A shorter pause does not end a longer one, and is not confirmed as if it did.
+#[test]
+fn a_pause_that_changes_nothing_says_so() -> Result<()> {
+    let stage = Stage::set()?;
+    let nobody = ([127, 0, 0, 1], 4000).into();
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", LaneFile::over(&[nobody]).limit(5))?
+        .start()?;
+    let said = done(&controller, "pause", &["gateway", "--for", "10m"])?;
+    assert_eq!(said, "gateway is paused for 10m00s\n");
+    let said = done(&controller, "pause", &["gateway", "--for", "30s"])?;
+    assert!(said.contains("paused for 9m5"), "{said}");
+    assert!(said.contains("shaper resume gateway"), "{said}");
+    let said = done(&controller, "pause", &["gateway", "--for", "1h"])?;
+    assert_eq!(said, "gateway is paused for 1h00m\n");
+    done(&controller, "resume", &["gateway"])?;
+    let said = done(&controller, "pause", &["gateway", "--for", "30s"])?;
+    assert_eq!(said, "gateway is paused for 30s\n");
+    Ok(())
+}
+
+/// A14: several settings are one change, whatever their order: a lane that observes is given its limit so.
+#[test]
+fn settings_take_effect_together_or_not_at_all() -> Result<()> {
+    let stage = Stage::set()?;
+    let file = |limit| format!("endpoints = [\"127.0.0.1:4001\"]\nmax_inflight = {limit}");
+    let controller = Controller::builder(&stage)?
+        .lane("first", file(0).replace("4001", "4000"))?
+        .lane("watched", file(0))?
+        .start()?;
+    let wanted = ["max_inflight=4", "max_queue=64", "queue_timeout=300s"];
+    let alone = refused(&controller, "set", &["watched", wanted[0]])?;
+    assert!(
+        alone.contains(wanted[1].split_once('=').unwrap().0),
+        "{alone}"
+    );
+    assert!(
+        alone.contains(wanted[2].split_once('=').unwrap().0),
+        "{alone}"
+    );
+
+    let bad_last = [&["watched"][..], &wanted, &["aging=soon"]].concat();
+    let said = refused(&controller, "set", &bad_last)?;
+    assert!(said.contains("aging"), "{said}");
+    let lane = controller.lane("watched")?;
+    assert_eq!((&*lane.mode, lane.limit), ("observe", 0));
+    assert!(lane.overrides.is_empty(), "{lane:?}");
+
+    done(&controller, "set", &[&["first"][..], &wanted].concat())?;
+    let reversed: Vec<_> = wanted.into_iter().rev().collect();
+    done(&controller, "set", &[&["watched"], &*reversed].concat())?;
+    for name in ["first", "watched"] {
+        let lane = controller.lane(name)?;
+        assert_eq!((&*lane.mode, lane.limit), ("enforce", 4), "{name}");
+    }
+    Ok(())
+}
+
+/// What was set is told from what the file says, until that changes; a doubtful setting is told to who makes it.
+#[test]
+fn what_is_set_by_hand_is_seen_and_warned_of() -> Result<()> {
+    let stage = Stage::set()?;
+    let nobody = ([127, 0, 0, 1], 4000).into();
+    let lane = |limit| LaneFile::over(&[nobody]).limit(limit);
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", lane(6))?
+        .start()?;
+    assert!(controller.lane("gateway")?.overrides.is_empty());
+    let finished = controller.command("set", &["gateway", "interactive_reserve=9"])?;
+    assert_eq!(finished.exit_code()?, 0, "{}", finished.stderr);
+    assert_eq!(finished.stdout, "gateway: interactive_reserve = 9\n");
+    for word in ["warning", "interactive_reserve", "5 is used"] {
+        assert!(finished.stderr.contains(word), "{}", finished.stderr);
+    }
+    done(&controller, "set", &["gateway", "max_inflight=7"])?;
+    let set = controller.lane("gateway")?.overrides;
+    let expected = [("interactive_reserve", "9"), ("max_inflight", "7")];
+    let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!(set, expected.into());
+    let table = done(&controller, "status", &[])?;
+    assert!(
+        table.contains("set by hand: interactive_reserve = 9, max_inflight = 7"),
+        "{table}"
+    );
+    let json = done(&controller, "status", &["--json"])?;
+    assert!(json.contains("\"max_inflight\":\"7\""), "{json}");
+
+    controller.write_lane("gateway", lane(8))?;
+    let lane = controller.wait_until("gateway", |lane| lane.limit == 8)?;
+    assert!(lane.overrides.is_empty(), "{lane:?}");
+    Ok(())
+}
+
 /// A14: a limit that is set is in force at once, survives the reading of the unchanged file, and ends with the file's
 /// next change.
 #[test]

@@ -11,6 +11,7 @@ mod follow;
 mod log;
 mod membership;
 mod pause;
+pub mod print;
 mod run;
 mod set;
 mod simulate;

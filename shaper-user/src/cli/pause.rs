@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use clap::Args;
+use jiff::Timestamp;
 
-use super::ControllerArgs;
-use crate::{format, pause};
+use super::{ControllerArgs, print};
+use crate::pause;
 
 /// Start nothing in a lane for a while
 ///
-/// What is in flight goes on; what comes waits in line. The longer of two pauses holds. When it is over, what waits starts
-/// little by little.
+/// What is in flight goes on; what comes waits in line. The longer of two pauses holds, and is told; `shaper resume` ends
+/// it, whoever began it. When it is over, what waits starts little by little.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -41,23 +42,18 @@ pub struct ResumeArgs {
 /// Pauses the lane.
 ///
 /// # Errors
-/// When no controller answers, or it has no such lane.
+/// When no controller answers, it has no such lane, or standard output cannot be written to.
 pub fn pause(args: &PauseArgs) -> anyhow::Result<()> {
-    args.controller.connect()?.pause(&args.lane, args.length)?;
-    println!(
-        "{} is paused for {}",
-        args.lane,
-        format::duration(args.length)
-    );
-    Ok(())
+    let pause = args.controller.connect()?.pause(&args.lane, args.length)?;
+    let told = pause.told(&args.lane, args.length, Timestamp::now());
+    print::out(format_args!("{told}\n"))
 }
 
 /// Resumes the lane.
 ///
 /// # Errors
-/// When no controller answers, or it has no such lane.
+/// When no controller answers, it has no such lane, or standard output cannot be written to.
 pub fn resume(args: &ResumeArgs) -> anyhow::Result<()> {
     args.controller.connect()?.resume(&args.lane)?;
-    println!("{} is not paused", args.lane);
-    Ok(())
+    print::out(format_args!("{} is not paused\n", args.lane))
 }

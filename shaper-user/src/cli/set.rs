@@ -2,13 +2,14 @@
 
 use clap::Args;
 
-use super::ControllerArgs;
-use crate::handle::Setting;
+use super::{ControllerArgs, print};
+use crate::config::Setting;
 
-/// Change a setting of a lane while the controller runs
+/// Change settings of a lane while the controller runs
 ///
 /// KEY is any key of the lane's file but `endpoints`, dotted if it is in a table. `KEY=default` means: as if the file did
-/// not have the key. The value is checked as if it stood in the file, which stays as it is.
+/// not have the key. The values are checked as if they stood in the file, which stays as it is: all of them take effect, or
+/// none if one is wrong. Their order does not matter. `shaper status` shows what was set.
 ///
 /// The change is in force at once: it applies to what starts from now on, and nothing in flight is taken back. It lasts
 /// until the controller restarts or the meaning of this lane's file changes, for then the file holds again; reading
@@ -18,27 +19,32 @@ use crate::handle::Setting;
 Examples:
   shaper set reasoning max_inflight=4
   shaper set reasoning queue_timeout=90s class.bulk.max_inflight=2
+  shaper set watched max_inflight=6 max_queue=64 queue_timeout=300s    # a lane that only observes so far
   shaper set reasoning account.overrides.acme=20
   shaper set reasoning max_inflight=default")]
 pub struct SetArgs {
     /// The lane's name
     lane: String,
-    /// What to change, one after the other
+    /// What to change, all at once
     #[arg(required = true, value_name = "KEY=VALUE")]
     settings: Vec<Setting>,
     #[command(flatten)]
     controller: ControllerArgs,
 }
 
-/// Changes the settings, in order.
+/// Changes the settings.
 ///
 /// # Errors
-/// At the first that the controller refuses, after those before it are in force.
+/// When the controller refuses them, and nothing has changed then; when standard output cannot be written to.
 pub fn run(args: &SetArgs) -> anyhow::Result<()> {
     let mut client = args.controller.connect()?;
-    for setting in &args.settings {
-        client.set(&args.lane, setting.clone())?;
-        println!("{}: {} = {}", args.lane, setting.key, setting.value);
+    let warnings = client.set(&args.lane, &args.settings)?;
+    for warning in warnings {
+        print::note(format_args!("warning: {warning}"));
     }
-    Ok(())
+    let settings = args.settings.iter();
+    let done: String = settings
+        .map(|setting| format!("{}: {setting}\n", args.lane))
+        .collect();
+    print::out(done)
 }

@@ -243,6 +243,17 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
             ),
         ));
     }
+    if !lane.overrides.is_empty() {
+        let set = lane.overrides.iter();
+        let set: Vec<_> = set.map(|(key, value)| format!("{key} = {value}")).collect();
+        notes.push((
+            NOTABLE,
+            format!(
+                "set by hand: {} (until a restart, or the file changes)",
+                set.join(", ")
+            ),
+        ));
+    }
     if lane.inflight > 0 || lane.idle_connections > 0 {
         let mut parts = by_class(&lane.inflight_by_priority);
         if lane.idle_connections > 0 {
@@ -488,6 +499,21 @@ reasoning            paused                 0/4      0      0s      0s      0s
   1 connection with HTTP/2: parallel requests on one count as one
   2 connections from before shaper's start: ungoverned until closed
 "
+        );
+    }
+
+    #[test]
+    fn what_was_set_by_hand_is_told() {
+        let mut snapshot = samples::busy();
+        let overrides = [("max_inflight", "4"), ("pace.per_second", "default")];
+        snapshot.lanes[0].overrides = overrides
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        let table = plain(&snapshot);
+        assert!(
+            table
+                .contains("\n  set by hand: max_inflight = 4, pace.per_second = default (until a "),
+            "{table}"
         );
     }
 

@@ -22,7 +22,7 @@ use std::{
 
 use shaper_common::{CLASS_COUNT, Class, MAX_LANES, OnLoss};
 
-pub use change::InvalidChange;
+pub use change::{InvalidChange, InvalidSetting, Remark, Setting, listed};
 pub use diagnostic::{ConfigErrors, Diagnostic, Position, Severity};
 pub use endpoint::{EndpointError, EndpointNote, EndpointSpec, HostPort};
 pub use files::{DEFAULT_DIR, Files, Origin, TextFile};

@@ -12,8 +12,9 @@ use super::{
     protocol::{DecodeError, decode, encode},
 };
 use crate::{
-    handle::Setting,
+    config::Setting,
     history::{Question, Report},
+    pause::InForce,
     snapshot::{Snapshot, Waiters},
 };
 
@@ -115,15 +116,20 @@ impl Client {
         }
     }
 
-    /// Pauses a lane for `length`, to the millisecond.
+    /// Pauses a lane for `length`, to the millisecond; returns the pause that is in force then, which is a longer one if
+    /// there was one.
     ///
     /// # Errors
     /// Any [`ClientError`].
-    pub fn pause(&mut self, lane: &str, length: Duration) -> Result<(), ClientError> {
-        self.change(&Request::Pause {
+    pub fn pause(&mut self, lane: &str, length: Duration) -> Result<InForce, ClientError> {
+        let request = Request::Pause {
             lane: lane.into(),
             length,
-        })
+        };
+        match self.ask(&request)? {
+            Reply::Paused { pause } => Ok(pause),
+            _ => Err(ClientError::Unexpected),
+        }
     }
 
     /// Ends a lane's pause.
@@ -142,16 +148,19 @@ impl Client {
         self.change(&Request::Detach)
     }
 
-    /// Changes a lane's setting.
+    /// Changes settings of a lane, all or none; returns what is worth a warning, each in words.
     ///
     /// # Errors
     /// Any [`ClientError`].
-    pub fn set(&mut self, lane: &str, setting: Setting) -> Result<(), ClientError> {
-        self.change(&Request::Set {
+    pub fn set(&mut self, lane: &str, settings: &[Setting]) -> Result<Vec<String>, ClientError> {
+        let request = Request::Set {
             lane: lane.into(),
-            key: setting.key,
-            value: setting.value,
-        })
+            settings: settings.to_vec(),
+        };
+        match self.ask(&request)? {
+            Reply::Set { warnings } => Ok(warnings),
+            _ => Err(ClientError::Unexpected),
+        }
     }
 
     fn change(&mut self, request: &Request) -> Result<(), ClientError> {
@@ -200,6 +209,7 @@ mod tests {
     use crate::{
         control::{ControlSocket, ErrorKind, serve},
         handle::{Handle, stub},
+        policy::PausedBy,
         snapshot::samples,
     };
 
@@ -233,11 +243,12 @@ mod tests {
                 since: Duration::from_secs(7200),
             };
             assert_eq!(client.stats(&question).unwrap().lanes[0].hours.len(), 2);
-            client.pause("reasoning", Duration::from_secs(30)).unwrap();
+            let pause = client.pause("reasoning", Duration::from_secs(30)).unwrap();
+            assert_eq!(pause.by, PausedBy::Operator);
             client.resume("reasoning").unwrap();
-            client
-                .set("reasoning", "max_inflight=4".parse().unwrap())
-                .unwrap();
+            let settings = ["max_inflight=4", "max_queue=640"].map(|text| text.parse().unwrap());
+            let warnings = client.set("reasoning", &settings).unwrap();
+            assert_eq!(warnings, ["`max_queue`: much"]);
         });
     }
 
@@ -251,7 +262,7 @@ mod tests {
                 "{error}"
             );
             let bad = "max_inflight=many".parse().unwrap();
-            let error = client.set("reasoning", bad).unwrap_err().to_string();
+            let error = client.set("reasoning", &[bad]).unwrap_err().to_string();
             assert!(error.contains("max_inflight"), "{error}");
             client.status().unwrap();
         });
@@ -274,8 +285,8 @@ mod tests {
                 &b"status\n"[..],
                 b"\n",
                 b"\xff\xfe\n",
-                b"{\"version\":2,\"request\":\"status\"}\n",
-                b"{\"version\":1,\"request\":\"status\"}",
+                b"{\"version\":1,\"request\":\"status\"}\n",
+                b"{\"version\":2,\"request\":\"status\"}",
                 &endless,
             ] {
                 let answer = raw(path, request);
@@ -293,11 +304,11 @@ mod tests {
     #[test]
     fn two_thousand_malformed_lines_get_a_clear_error_each() {
         const MEANT: [&str; 5] = [
-            r#"{"version":1,"request":"status"}"#,
-            r#"{"version":1,"request":"waiters"}"#,
-            r#"{"version":1,"request":"pause","lane":"reasoning","for_ms":30000}"#,
-            r#"{"version":1,"request":"resume","lane":"reasoning"}"#,
-            r#"{"version":1,"request":"set","lane":"reasoning","key":"max_inflight","value":"4"}"#,
+            r#"{"version":2,"request":"status"}"#,
+            r#"{"version":2,"request":"waiters"}"#,
+            r#"{"version":2,"request":"pause","lane":"reasoning","for_ms":30000}"#,
+            r#"{"version":2,"request":"resume","lane":"reasoning"}"#,
+            r#"{"version":2,"request":"set","lane":"reasoning","settings":[{"key":"max_inflight","value":"4"}]}"#,
         ];
         with_controller(|path| {
             let mut stream = BufReader::new(UnixStream::connect(path).unwrap());

@@ -1,8 +1,8 @@
 //! What goes over the control socket: one JSON object a line, a reply for each request, in order.
 //!
 //! ```text
-//! > {"version":1,"request":"pause","lane":"reasoning","for_ms":30000}
-//! < {"version":1,"reply":"done"}
+//! > {"version":2,"request":"resume","lane":"reasoning"}
+//! < {"version":2,"reply":"done"}
 //! ```
 
 use std::time::Duration;
@@ -10,13 +10,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    config::Setting,
     handle::{CommandError, HandleError},
     history::Report,
+    pause::InForce,
     snapshot::{Snapshot, Waiters},
 };
 
 /// Raised when a request or reply changes so that an older peer would misread it.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The longest request, in bytes with its newline.
 pub(super) const REQUEST_MAX: u64 = 16 * 1024;
@@ -41,10 +43,10 @@ pub enum Request {
     Resume {
         lane: String,
     },
+    /// All of the settings or none.
     Set {
         lane: String,
-        key: String,
-        value: String,
+        settings: Vec<Setting>,
     },
     /// End, and leave nothing attached.
     Detach,
@@ -72,6 +74,14 @@ pub enum Reply {
     },
     Stats {
         stats: Report,
+    },
+    /// The lane is in this pause: the one that was asked for, or a longer one that it was in already.
+    Paused {
+        pause: InForce,
+    },
+    /// The settings are in force; what is worth a warning, each in words.
+    Set {
+        warnings: Vec<String>,
     },
     /// The change is in force.
     Done,
@@ -184,15 +194,15 @@ mod tests {
         let line = encode(&pause).unwrap();
         assert_eq!(
             String::from_utf8_lossy(&line),
-            "{\"version\":1,\"request\":\"pause\",\"lane\":\"reasoning\",\"for_ms\":30000}\n"
+            "{\"version\":2,\"request\":\"pause\",\"lane\":\"reasoning\",\"for_ms\":30000}\n"
         );
         assert_eq!(decode::<Request>(&line).unwrap(), pause);
     }
 
     #[test]
     fn another_version_is_named_whatever_else_the_line_says() {
-        let error = decode::<Request>(br#"{"version":2,"request":"dance"}"#).unwrap_err();
-        assert!(matches!(error, DecodeError::Version(2)), "{error}");
+        let error = decode::<Request>(br#"{"version":3,"request":"dance"}"#).unwrap_err();
+        assert!(matches!(error, DecodeError::Version(3)), "{error}");
     }
 
     #[test]
@@ -202,10 +212,10 @@ mod tests {
             "status",
             "[]",
             r#"{"request":"status"}"#,
-            r#"{"version":1}"#,
-            r#"{"version":1,"request":"dance"}"#,
-            r#"{"version":1,"request":"pause","lane":"reasoning"}"#,
-            r#"{"version":1,"request":"pause","lane":"reasoning","for_ms":-1}"#,
+            r#"{"version":2}"#,
+            r#"{"version":2,"request":"dance"}"#,
+            r#"{"version":2,"request":"pause","lane":"reasoning"}"#,
+            r#"{"version":2,"request":"pause","lane":"reasoning","for_ms":-1}"#,
         ] {
             let error = decode::<Request>(line.as_bytes()).unwrap_err();
             assert!(

@@ -15,11 +15,7 @@ use super::{
     peer::Peer,
     protocol::{REQUEST_MAX, decode, encode},
 };
-use crate::{
-    format,
-    handle::{Handle, Setting},
-    history::Question,
-};
+use crate::{config::listed, format, handle::Handle, history::Question};
 
 /// Clients served at once; further ones wait to be accepted.
 const CLIENTS: usize = 32;
@@ -116,16 +112,17 @@ async fn answer(line: &[u8], peer: Peer, handle: &Handle) -> Reply {
         }),
         Request::Pause { lane, length } => {
             info!(%peer, lane, length = format::duration(length), "pause");
-            handle.pause(lane, length).await.map(|()| Reply::Done)
+            let pause = handle.pause(lane, length).await;
+            pause.map(|pause| Reply::Paused { pause })
         }
         Request::Resume { lane } => {
             info!(%peer, lane, "resume");
             handle.resume(lane).await.map(|()| Reply::Done)
         }
-        Request::Set { lane, key, value } => {
-            info!(%peer, lane, key, value, "set");
-            let setting = Setting { key, value };
-            handle.set(lane, setting).await.map(|()| Reply::Done)
+        Request::Set { lane, settings } => {
+            info!(%peer, lane, settings = listed(&settings), "set");
+            let warnings = handle.set(lane, settings).await;
+            warnings.map(|warnings| Reply::Set { warnings })
         }
         Request::Detach => {
             info!(%peer, "detach");

@@ -4,10 +4,12 @@ use std::{fmt::Display, time::Duration};
 
 use tracing::{info, warn};
 
-use super::{Controller, Leave};
+use super::{Controller, Leave, report::timestamp};
 use crate::{
-    handle::{Command, CommandError, Setting},
+    config::{Setting, listed},
+    handle::{Command, CommandError},
     kernel,
+    pause::InForce,
     policy::{Event, LaneId, Pause, PausedBy},
     systemd::notify,
 };
@@ -44,14 +46,15 @@ impl Controller {
                 let _ = reply.send(self.pause(&lane, length));
             }
             Command::Resume { lane, reply } => {
-                let _ = reply.send(self.tell(&lane, Event::Resume));
+                let resumed = self.known(&lane).map(|id| self.tell(id, Event::Resume));
+                let _ = reply.send(resumed);
             }
             Command::Set {
                 lane,
-                setting,
+                settings,
                 reply,
             } => {
-                let _ = reply.send(self.set(&lane, &setting));
+                let _ = reply.send(self.set(&lane, &settings));
             }
             Command::Detach(reply) => {
                 self.leave = Leave::Nothing;
@@ -63,7 +66,8 @@ impl Controller {
         Then::GoOn
     }
 
-    fn pause(&mut self, lane: &str, length: Duration) -> Result<(), CommandError> {
+    /// Pauses the lane, and tells the pause that it is in then.
+    fn pause(&mut self, lane: &str, length: Duration) -> Result<InForce, CommandError> {
         let id = self.known(lane)?;
         if self
             .lanes
@@ -75,42 +79,49 @@ impl Controller {
                  max_inflight is more than 0 and enforce is true"
             )));
         }
-        let until = kernel::now() + length;
-        let by = PausedBy::Operator;
-        self.tell(lane, Event::Pause(Pause { until, by }))
+        let now = kernel::now();
+        let wanted = Pause {
+            until: now + length,
+            by: PausedBy::Operator,
+        };
+        self.tell(id, Event::Pause(wanted));
+        let present = self.policy.lasting(id).and_then(|lasting| lasting.pause);
+        let Pause { until, by } = present.unwrap_or(wanted);
+        Ok(InForce {
+            until: timestamp(now, until),
+            by,
+        })
     }
 
-    /// Changes one setting of the lane in force; what was read from its file stays, to be compared with the next reading.
-    fn set(&mut self, lane: &str, setting: &Setting) -> Result<(), CommandError> {
+    /// Changes settings of the lane in force, all or none, and tells what is worth a warning. What was read from its file
+    /// stays, to be compared with the next reading.
+    fn set(&mut self, lane: &str, settings: &[Setting]) -> Result<Vec<String>, CommandError> {
         let refused = |error: &dyn Display| CommandError::Refused(error.to_string());
         let id = self.known(lane)?;
         let Some(active) = self.lanes.get(id) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let (changed, warnings) = active
             .config
-            .with(&setting.key, &setting.value)
+            .with(settings)
             .map_err(|error| refused(&error))?;
         for warning in &warnings {
-            warn!("{warning}");
+            warn!(lane, "{warning}");
         }
         self.set_lane(changed).map_err(|error| refused(&error))?;
         info!(
             lane,
-            key = setting.key,
-            value = setting.value,
+            settings = listed(settings),
             "in force until the lane's file changes or the controller restarts"
         );
-        Ok(())
+        Ok(warnings.iter().map(ToString::to_string).collect())
     }
 
-    fn tell(&mut self, lane: &str, event: Event) -> Result<(), CommandError> {
-        let id = self.known(lane)?;
+    fn tell(&mut self, lane: LaneId, event: Event) {
         let now = kernel::now();
         self.stillness.moved();
-        self.policy.on_event(now, id, event, &mut self.actions);
+        self.policy.on_event(now, lane, event, &mut self.actions);
         self.carry_out(now);
-        Ok(())
     }
 
     fn known(&self, lane: &str) -> Result<LaneId, CommandError> {

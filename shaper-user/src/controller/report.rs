@@ -1,6 +1,6 @@
 //! What the controller shows of itself.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
 use shaper_common::{Counter, Gate};
@@ -37,6 +37,7 @@ impl Controller {
                 let snapshot = self.lane_snapshot(now, &view, &lane.config.rules, counts);
                 Some(LaneSnapshot {
                     preexisting_connections: self.preexisting.count(id),
+                    overrides: lane.config.overrides(),
                     ..snapshot
                 })
             })
@@ -149,6 +150,7 @@ impl Controller {
             paused_by: view.pause.map(|pause| pause.by.name().to_owned()),
             h2_connections: counts.http2,
             preexisting_connections: 0,
+            overrides: BTreeMap::new(),
         }
     }
 

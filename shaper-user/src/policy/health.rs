@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use shaper_common::Class;
 
 use super::{
@@ -40,7 +41,8 @@ pub struct Pause {
     pub by: PausedBy,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum PausedBy {
     /// `shaper pause`.
     Operator,

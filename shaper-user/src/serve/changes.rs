@@ -16,14 +16,16 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
+use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::{Shared, token::Token};
 use crate::{
+    config::Setting,
     format,
-    handle::{CommandError, HandleError, Setting},
+    handle::{CommandError, HandleError},
     pause,
 };
 
@@ -63,12 +65,15 @@ async fn begin_pause(
         Err(error) => return refused(error.status(), &error.body_text()),
     };
     info!(lane, length = format::duration(length), "pause over HTTP");
-    told(shared.handle.pause(lane, length).await)
+    let pause = shared.handle.pause(lane.clone(), length).await;
+    let said = pause.map(|pause| pause.told(&lane, length, Timestamp::now()));
+    answer(said.map(|said| json!({"said": said})))
 }
 
 async fn resume(State(shared): State<Shared>, Path(lane): Path<String>) -> Response {
     info!(lane, "resume over HTTP");
-    told(shared.handle.resume(lane).await)
+    let resumed = shared.handle.resume(lane).await;
+    answer(resumed.map(|()| json!({})))
 }
 
 async fn set(
@@ -81,7 +86,9 @@ async fn set(
         Err(error) => return refused(error.status(), &error.body_text()),
     };
     info!(lane, key, value, "set over HTTP");
-    told(shared.handle.set(lane, Setting { key, value }).await)
+    let setting = Setting { key, value };
+    let warnings = shared.handle.set(lane, vec![setting]).await;
+    answer(warnings.map(|warnings| json!({"warnings": warnings})))
 }
 
 /// Lets only those on who may change something.
@@ -113,9 +120,9 @@ async fn authorize(State(token): State<Option<Token>>, request: Request, next: N
     }
 }
 
-fn told(result: Result<(), HandleError>) -> Response {
+fn answer(result: Result<Value, HandleError>) -> Response {
     match result {
-        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Ok(done) => Json(done).into_response(),
         Err(error) => {
             let status = match &error {
                 HandleError::Command(CommandError::UnknownLane { .. }) => StatusCode::NOT_FOUND,
@@ -174,16 +181,18 @@ mod tests {
                 let answer = change(server, PAUSE, sent, FOR_30S);
                 assert_eq!(status(&answer), "401", "{sent:?}: {answer}");
             }
-            for (request, body) in [
-                (PAUSE, FOR_30S),
-                ("POST /api/lanes/reasoning/resume", ""),
+            for (request, body, told) in [
+                (PAUSE, FOR_30S, "paused for 9m59s more already"),
+                ("POST /api/lanes/reasoning/resume", "", "{}"),
                 (
                     "POST /api/lanes/reasoning/set",
-                    r#"{"key": "max_inflight", "value": "4"}"#,
+                    r#"{"key": "max_inflight", "value": "400"}"#,
+                    "`max_inflight`: much",
                 ),
             ] {
                 let answer = change(server, request, Some(TOKEN), body);
-                assert_eq!(status(&answer), "204", "{request}: {answer}");
+                assert_eq!(status(&answer), "200", "{request}: {answer}");
+                assert!(answer.contains(told), "{request}: {answer}");
             }
         });
     }

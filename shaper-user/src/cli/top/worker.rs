@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     Arrival,
     model::{Change, Input, Look},
 };
-use crate::{cli::follow::Follow, control::ClientError, format, handle::Setting};
+use crate::{cli::follow::Follow, config::Setting, control::ClientError};
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -75,9 +76,8 @@ pub fn look(follow: &mut Follow) -> Result<Look, ClientError> {
 fn carry_out(follow: &mut Follow, change: &Change) -> Result<String, String> {
     let done = follow.ask(|client| match change {
         Change::Pause { lane, length } => {
-            client.pause(lane, *length)?;
-            let length = format::duration(*length);
-            Ok(format!("{lane} is paused for {length}"))
+            let pause = client.pause(lane, *length)?;
+            Ok(pause.told(lane, *length, Timestamp::now()))
         }
         Change::Resume { lane } => {
             client.resume(lane)?;
@@ -88,11 +88,20 @@ fn carry_out(follow: &mut Follow, change: &Change) -> Result<String, String> {
                 key: "max_inflight".to_owned(),
                 value: limit.to_string(),
             };
-            client.set(lane, setting)?;
-            Ok(format!(
-                "{lane}: max_inflight = {limit}, until a restart or a change of its file"
-            ))
+            let warnings = client.set(lane, &[setting])?;
+            let done = format!("{lane}: max_inflight = {limit}");
+            if warnings.is_empty() {
+                return Ok(format!("{done}, until a restart or a change of its file"));
+            }
+            Ok(format!("{done}; warning: {}", warnings.join("; ")))
         }
     });
-    done.map_err(|error| error.to_string())
+    done.map(|done| in_a_line(&done))
+        .map_err(|error| in_a_line(&error.to_string()))
+}
+
+/// What is said in several lines, such as a mistake and its remedy, for the one that the screen has for it.
+fn in_a_line(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    lines.join("; ")
 }

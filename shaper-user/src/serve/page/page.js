@@ -293,9 +293,12 @@ async function change(card, what) {
     limit: { key: "max_inflight", value: form.elements.limit.value },
   };
   const done = {
-    pause: `paused for ${form.elements.how_long.value}`,
-    resume: "not paused any more",
-    limit: `max_inflight = ${form.elements.limit.value}, until a restart or a change of the lane's file`,
+    pause: (answer) => answer.said,
+    resume: () => "not paused any more",
+    limit: (answer) => [
+      `${bodies.limit.key} = ${bodies.limit.value}, until a restart or a change of the lane's file`,
+      ...answer.warnings.map((warning) => `warning: ${warning}`),
+    ].join("; "),
   };
   try {
     const response = await fetch(`api/lanes/${lane}/${what === "limit" ? "set" : what}`, {
@@ -304,8 +307,9 @@ async function change(card, what) {
       body: JSON.stringify(bodies[what]),
     });
     if (response.status === 401) lock();
+    const answer = await response.json();
     output.className = response.ok ? "" : "bad";
-    setText(output, response.ok ? done[what] : (await response.json()).error);
+    setText(output, response.ok ? done[what](answer) : answer.error);
   } catch (error) {
     output.className = "bad";
     setText(output, `not done: ${error.message}`);
