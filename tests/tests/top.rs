@@ -101,7 +101,7 @@ fn keys_pause_resume_and_change_the_limit() -> Result<()> {
     let mut screen = top(&controller)?;
     screen.press("p")?;
     screen.wait_for("pause gateway for: 30s")?;
-    screen.press("\x7f\x7f\x7f10m\r")?;
+    screen.press("10m\r")?;
     screen.wait_for("gateway is paused for 10m00s")?;
     assert_eq!(controller.lane(LANE)?.diagnosis, "paused");
 
@@ -113,7 +113,7 @@ fn keys_pause_resume_and_change_the_limit() -> Result<()> {
 
     screen.press("l")?;
     screen.wait_for("max_inflight of gateway (now 5): 5")?;
-    screen.press("\x7f3\r")?;
+    screen.press("3\r")?;
     screen.wait_for("max_inflight = 3")?;
     assert_eq!(controller.lane(LANE)?.limit, 3);
 

@@ -329,18 +329,23 @@ pub(super) mod tests {
         assert_eq!(press(&mut model, "p"), None);
         let change = press(&mut model, "\x08\x08\x0890s\n");
         let lane = "reasoning".to_owned();
-        assert_eq!(
-            change,
-            Some(Effect::Change(Change::Pause {
-                lane: lane.clone(),
-                length: Duration::from_secs(90)
-            }))
-        );
+        let paused_for = |length| {
+            let lane = lane.clone();
+            let length = Duration::from_secs(length);
+            Some(Effect::Change(Change::Pause { lane, length }))
+        };
+        assert_eq!(change, paused_for(90));
+        assert_eq!(press(&mut model, "p5m\n"), paused_for(300));
+        assert_eq!(press(&mut model, "p\n"), paused_for(30));
         assert_eq!(model.mode, Mode::Browse);
-        assert_eq!(
-            press(&mut model, "l\x084\n"),
-            Some(Effect::Change(Change::Limit { lane, limit: 4 }))
-        );
+        for keys in ["l4\n", "l\x084\n"] {
+            let lane = lane.clone();
+            assert_eq!(
+                press(&mut model, keys),
+                Some(Effect::Change(Change::Limit { lane, limit: 4 })),
+                "{keys:?}"
+            );
+        }
         model.update(Input::Changed(Ok("done".into())));
         assert_eq!(model.notice, Some(Notice::Done("done".into())));
         press(&mut model, "↓");

@@ -16,6 +16,8 @@ const LONGEST: usize = 16;
 pub struct Prompt {
     lane: String,
     kind: Kind,
+    /// The text is a proposal still: what is typed takes its place.
+    proposed: bool,
     /// Why the last answer was none.
     error: Option<String>,
 }
@@ -70,6 +72,7 @@ impl Prompt {
         Self {
             lane: lane.lane.clone(),
             kind,
+            proposed: true,
             error: None,
         }
     }
@@ -84,12 +87,17 @@ impl Prompt {
         }
     }
 
-    /// What has been typed.
+    /// What has been typed, or is proposed.
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Pause { text } | Kind::Limit { text, .. } => Some(text),
             Kind::Resume => None,
         }
+    }
+
+    /// Whether the text is one that the first character typed takes the place of.
+    pub fn is_proposed(&self) -> bool {
+        self.proposed
     }
 
     pub fn error(&self) -> Option<&str> {
@@ -98,6 +106,7 @@ impl Prompt {
 
     pub fn key(mut self, code: KeyCode) -> Answer {
         self.error = None;
+        let was_proposed = std::mem::take(&mut self.proposed);
         match (&mut self.kind, code) {
             (_, KeyCode::Esc) => return Answer::No,
             (Kind::Resume, KeyCode::Char('y' | 'Y') | KeyCode::Enter) => {
@@ -122,10 +131,16 @@ impl Prompt {
                 text.pop();
             }
             (Kind::Pause { text } | Kind::Limit { text, .. }, KeyCode::Char(typed))
-                if typed.is_ascii_alphanumeric() && text.len() < LONGEST =>
+                if typed.is_ascii_alphanumeric() =>
             {
-                text.push(typed);
+                if was_proposed {
+                    text.clear();
+                }
+                if text.len() < LONGEST {
+                    text.push(typed);
+                }
             }
+            // Keeps what is proposed, to be edited.
             _ => {}
         }
         Answer::NotYet(self)
@@ -157,11 +172,32 @@ mod tests {
     fn a_bad_answer_says_what_would_be_right() {
         let lane = samples::lane("reasoning");
         let prompt = typed(Prompt::pause(&lane).unwrap(), "x\n");
-        assert_eq!(prompt.text(), Some("30sx"));
+        assert_eq!(prompt.text(), Some("x"));
         assert!(prompt.error().unwrap().contains("1h30m"));
         let prompt = typed(Prompt::limit(&lane).unwrap(), "many\n");
         assert!(prompt.error().unwrap().contains("whole number"));
         assert_eq!(typed(prompt, "1").error(), None);
+    }
+
+    #[test]
+    fn what_is_typed_takes_the_place_of_what_is_proposed() {
+        let prompt = || Prompt::pause(&samples::lane("reasoning")).unwrap();
+        assert!(prompt().is_proposed());
+        let typed_over = typed(prompt(), "5m");
+        assert_eq!(typed_over.text(), Some("5m"));
+        assert!(!typed_over.is_proposed());
+        for (key, kept) in [
+            (KeyCode::Backspace, "30"),
+            (KeyCode::Left, "30s"),
+            (KeyCode::Up, "30s"),
+        ] {
+            let Answer::NotYet(edited) = prompt().key(key) else {
+                panic!("{key:?} answers");
+            };
+            assert_eq!(edited.text(), Some(kept));
+            let edited = typed(edited, "5");
+            assert_eq!(edited.text(), Some(&*format!("{kept}5")));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
-    style::Stylize,
+    style::{Style, Stylize},
     text::{Line, Span},
     widgets::{
         Block, Cell, Clear, Paragraph, RenderDirection, Row, Sparkline, Table, TableState, Wrap,
@@ -339,7 +339,13 @@ fn footer(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) {
                 theme.title,
             ));
             if let Some(text) = prompt.text() {
-                line.push_span(format!(" {text}▏"));
+                let style = match prompt.is_proposed() {
+                    true => theme.proposed,
+                    false => Style::new(),
+                };
+                line.push_span(" ");
+                line.push_span(Span::styled(text.to_owned(), style));
+                line.push_span("▏");
                 line.push_span(match prompt.error() {
                     Some(error) => Span::styled(format!("  {error}"), theme.bad),
                     None => Span::styled("  Enter does it, Esc does not", theme.dim),
@@ -389,7 +395,7 @@ fn help(frame: &mut Frame<'_>, theme: &Theme) {
 
 #[cfg(test)]
 mod tests {
-    use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
+    use ratatui::{Terminal, backend::TestBackend, buffer::Buffer, style::Modifier};
 
     use super::*;
     use crate::{
@@ -491,8 +497,21 @@ in flight 6, peak 6                      queued 9, peak 9
         let mut model = model();
         press(&mut model, "px\n");
         let screen = text(&drawn(&model, 100, 24));
-        assert!(screen.contains("pause reasoning for: 30sx▏"), "{screen}");
+        assert!(screen.contains("pause reasoning for: x▏"), "{screen}");
         assert!(screen.contains("1h30m"), "{screen}");
+    }
+
+    /// As a field whose text is selected: it goes when something is typed.
+    #[test]
+    fn what_is_proposed_is_seen_to_be() {
+        let mut model = model();
+        for (keys, is_reversed) in [("p", true), ("5", false)] {
+            press(&mut model, keys);
+            let screen = drawn(&model, 80, 24);
+            let cell = &screen[("pause reasoning for: ".len() as u16, 23)];
+            let style = cell.style().add_modifier;
+            assert_eq!(style.contains(Modifier::REVERSED), is_reversed, "{keys}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub struct Theme {
     pub title: Style,
     pub dim: Style,
     pub selected: Style,
+    /// What the first key replaces.
+    pub proposed: Style,
     pub good: Style,
     pub notable: Style,
     pub bad: Style,
@@ -48,6 +50,7 @@ impl Theme {
             title: bold,
             dim: Style::new().add_modifier(Modifier::DIM),
             selected: bold,
+            proposed: Style::new().add_modifier(Modifier::REVERSED),
             good: Style::new(),
             notable: Style::new(),
             bad: bold,
