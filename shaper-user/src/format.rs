@@ -1,7 +1,8 @@
 //! How values are shown to people.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, fmt::Display, time::Duration};
 
+use anstyle::Style;
 use jiff::Timestamp;
 
 /// A duration in at most six characters up to 99 days: `0s`, `40ms`, `1.4s`, `38s`, `3m32s`, `1h02m`, `2d03h`.
@@ -80,6 +81,17 @@ pub fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines
 }
 
+/// `count` and the noun, in the plural where it must be.
+pub fn counted(count: impl Display + PartialEq + From<u8>, noun: &str) -> String {
+    let plural = if count == 1.into() { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// `text` in a style of the terminal.
+pub fn styled(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -116,6 +128,13 @@ mod tests {
         ] {
             assert_eq!(duration(Duration::from_millis(millis)), text);
         }
+    }
+
+    #[test]
+    fn one_is_not_several() {
+        assert_eq!(counted(0_u32, "lane"), "0 lanes");
+        assert_eq!(counted(1_usize, "lane"), "1 lane");
+        assert_eq!(counted(2_u64, "lane"), "2 lanes");
     }
 
     #[test]

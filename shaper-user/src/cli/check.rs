@@ -12,10 +12,10 @@ use std::{
 use clap::Args;
 use shaper_common::{CLASS_COUNT, Class, OnLoss};
 
-use super::config::ConfigArgs;
+use super::{config::ConfigArgs, print::unless_gone};
 use crate::{
     config::{Config, LaneConfig, Scope, Udp, human},
-    format,
+    format::{self, counted},
     policy::{Adaptive, ConnectHold, Pace, PaceMode},
     serve::Token,
 };
@@ -63,7 +63,7 @@ impl From<Verdict> for ExitCode {
 /// Prints a configuration as shaper understands it on `out`, and what is wrong with it on `err`.
 ///
 /// # Errors
-/// Those of writing.
+/// Those of writing, unless the reader has gone.
 pub fn run(args: &CheckArgs, out: &mut impl Write, err: &mut impl Write) -> io::Result<Verdict> {
     match args.config.load() {
         Ok(mut config) => {
@@ -71,20 +71,20 @@ pub fn run(args: &CheckArgs, out: &mut impl Write, err: &mut impl Write) -> io::
                 config.warnings.extend(names::warnings(&config.lanes)?);
             }
             for warning in &config.warnings {
-                writeln!(err, "{warning}")?;
+                unless_gone(writeln!(err, "{warning}"))?;
             }
-            write!(out, "{}", Explained(&config))?;
+            unless_gone(write!(out, "{}", Explained(&config)))?;
             let token_file = config.settings.token_file.as_deref();
             if let Some(path) = token_file.filter(|_| !args.offline)
                 && let Err(error) = Token::read(path)
             {
                 if error.is_denied() {
-                    writeln!(
+                    unless_gone(writeln!(
                         err,
                         "note: {error}; the controller may have it, see whether it does as root"
-                    )?;
+                    ))?;
                 } else {
-                    writeln!(err, "error: {error}")?;
+                    unless_gone(writeln!(err, "error: {error}"))?;
                     return Ok(Verdict::Broken);
                 }
             }
@@ -94,7 +94,7 @@ pub fn run(args: &CheckArgs, out: &mut impl Write, err: &mut impl Write) -> io::
             Ok(Verdict::Usable)
         }
         Err(errors) => {
-            writeln!(err, "{errors}")?;
+            unless_gone(writeln!(err, "{errors}"))?;
             Ok(Verdict::Broken)
         }
     }
@@ -317,8 +317,4 @@ fn joined(parts: &[impl Display]) -> String {
         .map(ToString::to_string)
         .collect::<Vec<_>>()
         .join(", ")
-}
-
-fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 
+use super::print;
 use crate::{
     authority::{Authority, ClaimError},
     control::{self, Client},
@@ -34,7 +35,7 @@ pub struct DetachArgs {
 /// Removes the instance's traces.
 ///
 /// # Errors
-/// When a running controller does not end, or something cannot be removed.
+/// When a running controller does not end, or something cannot be removed; when standard output cannot be written to.
 pub fn run(args: &DetachArgs) -> anyhow::Result<()> {
     kernel::require_capabilities()?;
     let (mut authority, asked) = claim(&args.instance)?;
@@ -67,18 +68,14 @@ pub fn run(args: &DetachArgs) -> anyhow::Result<()> {
             .with_context(|| format!("cannot remove {}", record.control.display()))?;
     }
     authority.set_stays(false);
-    println!(
-        "{}",
-        match (asked, sets.is_empty()) {
-            (true, _) => format!("the controller of instance {} has ended", args.instance),
-            (false, false) => format!(
-                "instance {} is detached; {let_go} held connections go on",
-                args.instance
-            ),
-            (false, true) => format!("nothing of instance {} was attached", args.instance),
-        }
-    );
-    Ok(())
+    print::out(match (asked, sets.is_empty()) {
+        (true, _) => format!("the controller of instance {} has ended\n", args.instance),
+        (false, false) => format!(
+            "instance {} is detached; {let_go} held connections go on\n",
+            args.instance
+        ),
+        (false, true) => format!("nothing of instance {} was attached\n", args.instance),
+    })
 }
 
 /// The instance, and whether a controller had to be asked for it.

@@ -1,17 +1,11 @@
 //! `shaper doctor`: what this kernel and host allow, and how to mend what is missing.
 
-use std::{
-    fmt::Write as _,
-    fs,
-    io::{self, Write},
-    net::SocketAddr,
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{fmt::Write as _, fs, io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Context;
 
+use super::print;
 use crate::{
     doctor::{self, Finding, Group, Report, Verdict},
     format,
@@ -64,22 +58,12 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         fs::write(path, report.verifier_logs.join("\n"))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    match show(&report, args.json) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(exit_code(report.verdict())),
-    }
-}
-
-fn show(report: &Report, json: bool) -> io::Result<()> {
-    // Strips the styles where NO_COLOR says so, or where nobody sees them.
-    let mut out = anstream::stdout().lock();
-    if json {
-        serde_json::to_writer_pretty(&mut out, report)?;
-        writeln!(out)?;
+    if args.json {
+        print::out(format_args!("{}\n", serde_json::to_string_pretty(&report)?))?;
     } else {
-        out.write_all(text(report).as_bytes())?;
+        print::out(text(&report))?;
     }
-    out.flush()
+    Ok(exit_code(report.verdict()))
 }
 
 /// The part of the examination that runs in another process.

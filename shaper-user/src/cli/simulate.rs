@@ -3,7 +3,7 @@
 use std::{
     fmt::{self, Display},
     fs::File,
-    io::{self, BufReader, Write},
+    io::{self, BufReader},
     path::PathBuf,
 };
 
@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::config::ConfigArgs;
+use super::{config::ConfigArgs, print};
 use crate::{
     config::LaneConfig,
     format,
@@ -48,7 +48,7 @@ pub struct SimulateArgs {
 /// Runs the simulation and prints its report.
 ///
 /// # Errors
-/// When the configuration or the trace cannot be used.
+/// When the configuration or the trace cannot be used, or standard output cannot be written to.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let lanes = args.config.load()?.lanes;
     let workload = read(args, &lanes)
@@ -59,14 +59,11 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     );
     let report = simulate(&workload, &lanes, |done| progress.set_position(done));
     progress.finish_and_clear();
-    let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
+        print::json(&report)
     } else {
-        write!(out, "{}", Table(&report))?;
+        print::out(Table(&report))
     }
-    Ok(())
 }
 
 fn read(args: &SimulateArgs, lanes: &[LaneConfig]) -> anyhow::Result<Workload> {

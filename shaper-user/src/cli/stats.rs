@@ -1,10 +1,6 @@
 //! `shaper stats`: what happened, by lane, hour and class, as a table of 80 columns or as JSON.
 
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{io, path::PathBuf, time::Duration};
 
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
@@ -12,10 +8,10 @@ use clap::Args;
 use jiff::Timestamp;
 use shaper_common::Class;
 
-use super::ControllerArgs;
+use super::{ControllerArgs, print};
 use crate::{
     control::ClientError,
-    format,
+    format::{self, styled},
     history::{self, Counts, Figures, LaneReport, Question, Report, StoreError},
     paths,
 };
@@ -73,9 +69,10 @@ pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
         Err(absent @ ClientError::NotListening(_)) => left_behind(args, &question, absent)?,
         Err(error) => return Err(error.into()),
     };
-    match show(&report, args.json) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
+    if args.json {
+        print::json(&report)
+    } else {
+        print::out(table(&report))
     }
 }
 
@@ -113,11 +110,11 @@ fn left_behind(
             format::duration(args.since)
         );
     }
-    eprintln!(
+    print::note(format_args!(
         "no controller is listening at {}: this is from {}",
         args.controller.socket().display(),
         path.display()
-    );
+    ));
     Ok(report)
 }
 
@@ -129,18 +126,6 @@ fn since(text: &str) -> Result<Duration, String> {
         Ok(since) => Ok(since),
         Err(error) => Err(format!("{error}; write it as in 6h, 24h or 30d")),
     }
-}
-
-fn show(report: &Report, json: bool) -> io::Result<()> {
-    if json {
-        let mut out = io::stdout().lock();
-        serde_json::to_writer(&mut out, report)?;
-        return writeln!(out);
-    }
-    // Strips the styles where NO_COLOR says so, or where nobody sees them.
-    let mut out = anstream::stdout().lock();
-    out.write_all(table(report).as_bytes())?;
-    out.flush()
 }
 
 /// The figures as a table, with styles.
@@ -251,10 +236,6 @@ fn hour_name(hour: Timestamp) -> String {
         (Some(day), Some(time)) => format!("{day} {time}"),
         _ => text,
     }
-}
-
-fn styled(style: Style, text: &str) -> String {
-    format!("{style}{text}{style:#}")
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! `shaper status`: the lanes, as a table (on a terminal of at most 80 columns) or as JSON.
 
 use std::{
-    fmt::Write as _,
     io::{self, IsTerminal, Write},
     thread,
     time::Duration,
@@ -10,10 +9,10 @@ use std::{
 use anstyle::{AnsiColor, Style};
 use shaper_common::Class;
 
-use super::{ControllerArgs, follow::Follow};
+use super::{ControllerArgs, follow::Follow, print};
 use crate::{
     control::Client,
-    format,
+    format::{self, counted, styled},
     snapshot::{AccountSnapshot, ByClass, Diagnosis, LaneSnapshot, Mode, Snapshot, Ungoverned},
     words,
 };
@@ -68,10 +67,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
     } else {
         show(&follow.ask(Client::status)?, args.json)
     };
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
+    print::done(written)
 }
 
 fn watch(args: &StatusArgs, mut follow: Follow) -> io::Result<()> {
@@ -81,7 +77,7 @@ fn watch(args: &StatusArgs, mut follow: Follow) -> io::Result<()> {
             Ok(snapshot) if redraws => redraw(&table(&snapshot, Notes::Wrapped))?,
             Ok(snapshot) => show(&snapshot, args.json)?,
             Err(error) if redraws => redraw(&format!("{BAD}{error}{BAD:#}\n"))?,
-            Err(error) => writeln!(anstream::stderr(), "{BAD}{error}{BAD:#}")?,
+            Err(error) => print::note(format_args!("{BAD}{error}{BAD:#}")),
         }
         thread::sleep(INTERVAL);
     }
@@ -110,19 +106,15 @@ fn redraw(text: &str) -> io::Result<()> {
 
 fn show(snapshot: &Snapshot, json: bool) -> io::Result<()> {
     if json {
-        let mut out = io::stdout().lock();
-        serde_json::to_writer(&mut out, snapshot)?;
-        return writeln!(out);
+        let document = serde_json::to_string(snapshot)?;
+        return print::write(format_args!("{document}\n"));
     }
     let notes = if io::stdout().is_terminal() {
         Notes::Wrapped
     } else {
         Notes::Whole
     };
-    // Strips the styles where NO_COLOR says so, or where nobody sees them.
-    let mut out = anstream::stdout().lock();
-    out.write_all(table(snapshot, notes).as_bytes())?;
-    out.flush()
+    print::write(table(snapshot, notes))
 }
 
 /// How notes that are longer than a line are shown.
@@ -142,7 +134,7 @@ pub fn table(snapshot: &Snapshot, as_shown: Notes) -> String {
             "shaper {} · {} · {}",
             snapshot.version,
             format::moment(snapshot.generated_at),
-            counted(snapshot.lanes.len() as u64, "lane")
+            counted(snapshot.lanes.len(), "lane")
         ),
     )];
     if let Some(error) = &snapshot.last_reload_error {
@@ -257,7 +249,7 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
     if lane.inflight > 0 || lane.idle_connections > 0 {
         let mut parts = by_class(&lane.inflight_by_priority);
         if lane.idle_connections > 0 {
-            parts.push(counted(lane.idle_connections.into(), "idle connection"));
+            parts.push(counted(lane.idle_connections, "idle connection"));
         }
         notes.push((DIM, format!("in flight: {}", parts.join(", "))));
     }
@@ -289,14 +281,14 @@ fn notes(snapshot: &Snapshot, lane: &LaneSnapshot) -> Vec<(Style, String)> {
     );
     notes.extend(would_have(lane).map(|note| (NOTABLE, note)));
     if lane.h2_connections > 0 {
-        let count = counted(lane.h2_connections.into(), "connection");
+        let count = counted(lane.h2_connections, "connection");
         notes.push((
             NOTABLE,
             format!("{count} with HTTP/2: parallel requests on one count as one"),
         ));
     }
     if lane.preexisting_connections > 0 {
-        let count = counted(lane.preexisting_connections.into(), "connection");
+        let count = counted(lane.preexisting_connections, "connection");
         notes.push((
             NOTABLE,
             format!("{count} from before shaper's start: ungoverned until closed"),
@@ -366,22 +358,9 @@ fn accounts(accounts: &[AccountSnapshot]) -> impl Iterator<Item = String> {
         })
         .collect();
     if hidden > 0 {
-        notes.push(format!("and {}", counted(hidden as u64, "other account")));
+        notes.push(format!("and {}", counted(hidden, "other account")));
     }
     notes.into_iter()
-}
-
-/// `count` and the noun, in the plural where it must be.
-fn counted(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{plural}")
-}
-
-fn styled(style: Style, text: &str) -> String {
-    let mut styled = String::with_capacity(text.len() + 16);
-    // Writing to a String does not fail.
-    let _ = write!(styled, "{style}{text}{style:#}");
-    styled
 }
 
 #[cfg(test)]
