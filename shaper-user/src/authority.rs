@@ -194,17 +194,10 @@ impl Authority {
     /// The instance that governs `cgroup`, one above it or one below it, as far as its lock file says; for people.
     pub fn governor_of(&self, cgroup: &Path) -> String {
         let related = |path: &PathBuf| path.starts_with(cgroup) || cgroup.starts_with(path);
-        let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        let mut others = files.filter_map(|file| {
-            let path = file.path();
-            let name = path
-                .file_name()?
-                .to_str()?
-                .strip_suffix(".lock")?
-                .to_owned();
-            let record: Record = serde_json::from_str(&fs::read_to_string(&path).ok()?).ok()?;
-            (name != self.instance.name() && record.governed.iter().any(related))
-                .then(|| format!("instance {name} ({})", Who(Some(record))))
+        let records = records_in(&self.dir).unwrap_or_default();
+        let mut others = records.into_iter().filter_map(|(instance, record)| {
+            (instance != self.instance && record.governed.iter().any(related))
+                .then(|| format!("instance {instance} ({})", Who(Some(record))))
         });
         others
             .next()
@@ -222,6 +215,47 @@ impl Drop for Authority {
             let _ = fs::remove_dir(&self.dir);
         }
     }
+}
+
+/// What the lock files of all instances say. Takes none of the locks, so it is in nobody's way; what it finds may be what a
+/// controller that is gone has left.
+///
+/// # Errors
+/// When one cannot be read, with its path: they are for root.
+pub fn records() -> io::Result<Vec<(Instance, Record)>> {
+    records_in(Path::new(RUN_DIR))
+}
+
+fn records_in(dir: &Path) -> io::Result<Vec<(Instance, Record)>> {
+    let told = |path: &Path, error: io::Error| {
+        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    };
+    let files = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files.map_err(|error| told(dir, error))?,
+    };
+    let mut records = Vec::new();
+    for file in files.flatten() {
+        let path = file.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        // Others have locks there: of a control socket, of those who attach.
+        let Some(Ok(instance)) = name
+            .and_then(|name| name.strip_suffix(".lock"))
+            .map(str::parse)
+        else {
+            continue;
+        };
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            text => text.map_err(|error| told(&path, error))?,
+        };
+        // Nothing yet, damaged, or of another version.
+        let Some(record) = text.lines().next().map(serde_json::from_str) else {
+            continue;
+        };
+        records.extend(record.ok().map(|record| (instance, record)));
+    }
+    Ok(records)
 }
 
 fn lock_path(dir: &Path, instance: &Instance) -> PathBuf {
@@ -298,6 +332,21 @@ mod tests {
             assert!(governor.contains("instance gpu"), "{governor}");
         }
         assert!(!other.governor_of(Path::new("/c/else")).contains("gpu"));
+    }
+
+    /// A look at who governs is in nobody's way: the locks stay where they are.
+    #[test]
+    fn what_is_noted_is_read_without_a_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(records_in(&dir.path().join("absent")).unwrap(), []);
+        let mut gpu = claim(dir.path(), "gpu");
+        assert_eq!(records_in(dir.path()).unwrap(), [], "just begun");
+        gpu.note_cgroups(vec!["/c/bulk".into()], Vec::new())
+            .unwrap();
+        fs::write(dir.path().join("gpu.sock.lock"), "1234").unwrap();
+        fs::write(dir.path().join("damaged.lock"), "{").unwrap();
+        let read = records_in(dir.path()).unwrap();
+        assert_eq!(read, [(instance("gpu"), gpu.record().clone())]);
     }
 
     #[test]

@@ -279,8 +279,13 @@ fn running_processes_are_moved_by_systemd() -> Result<()> {
         &pids[0],
         &pids[1],
     ];
-    let said = host.systemd.done(words)?;
-    assert!(said.contains("is in shaper-interactive.slice"), "{said}");
+    let assigned = host.systemd.run(words)?;
+    let said = (&assigned.stdout, &assigned.stderr);
+    assert!(
+        said.0.contains("is in shaper-interactive.slice"),
+        "{said:?}"
+    );
+    assert!(said.1.contains("new sockets are governed."), "{said:?}");
     for sleeper in &sleepers {
         let pid = shaper_tests::systemd::child_of(sleeper.pid()).context("no sleeper")?;
         let cgroup = cgroup_of(pid)?;

@@ -8,6 +8,7 @@ mod detach;
 pub mod doctor;
 mod exec;
 mod follow;
+mod governed;
 mod log;
 mod membership;
 mod pause;

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::{config::ConfigArgs, log};
 use crate::{
     authority::Authority,
-    config::Config,
+    config::{Config, is_pattern},
     confine::{Files, confine},
     control::ControlSocket,
     controller::{Controller, Leave, Recorder, Reloads, Start},
@@ -183,7 +183,7 @@ fn files<'a>(
     let root = CgroupRoot::find().ok();
     let classes = config.settings.classes.iter();
     let classes = classes.flat_map(|class| &class.cgroups);
-    let classes = classes.filter(|cgroup| !cgroup.contains(['*', '?', '[']));
+    let classes = classes.filter(|cgroup| !is_pattern(cgroup));
     let classes = classes.filter_map(|cgroup| Some(root.as_ref()?.join(cgroup)));
     // Those that are there are removed in the end.
     let parents = created.iter().filter_map(|cgroup| cgroup.parent());

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use shaper_common::{CLASS_COUNT, Class};
 
 use super::{
-    LaneConfig,
+    LaneConfig, account,
     diagnostic::{self, Diagnostic, Position, quotable},
     endpoint::{EndpointNote, EndpointSpec},
     files::TextFile,
@@ -394,16 +394,12 @@ fn account_overrides(reader: &mut Reader<'_>) -> BTreeMap<String, u32> {
         return BTreeMap::new();
     };
     for (name, _) in &found.value {
-        if name.is_empty()
-            || name.len() > 255
-            || name.contains('/')
-            || matches!(&**name, "." | "..")
-        {
+        if !account::is_name(name) {
             reader.error(
                 found.at,
                 key::ACCOUNT_OVERRIDES.path,
                 format!("`{}` cannot be the name of an account", quotable(name)),
-                "the name of a child cgroup: 1 to 255 bytes without a slash".to_owned(),
+                account::RULE.to_owned(),
             );
         }
     }

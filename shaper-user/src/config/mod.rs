@@ -1,5 +1,6 @@
 //! The configuration: `shaper.toml` and one file per lane in `lanes.d/`, read with all that is wrong reported at once.
 
+pub mod account;
 mod change;
 mod diagnostic;
 mod endpoint;
@@ -28,6 +29,7 @@ pub use endpoint::{EndpointError, EndpointNote, EndpointSpec, HostPort};
 pub use files::{DEFAULT_DIR, Files, Origin, TextFile};
 pub use keys::{ANY_CLASS, Documented, LANE, Presence, SETTINGS, Schema};
 pub use kind::{Form, human};
+pub use settings::is_pattern;
 pub use watch::Watch;
 
 use crate::{policy::LaneRules, systemd};

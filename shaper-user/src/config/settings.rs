@@ -34,6 +34,11 @@ fn default_cgroup(class: Class) -> String {
     format!("shaper/{class}")
 }
 
+/// Whether a class's cgroup is a pattern, which finds cgroups, rather than named in full.
+pub fn is_pattern(cgroup: &str) -> bool {
+    cgroup.contains(['*', '?', '['])
+}
+
 /// Adds what is wrong to `diagnostics`; the result counts only if that has no error.
 pub(super) fn parse(file: &TextFile, diagnostics: &mut Vec<Diagnostic>) -> Settings {
     let mut reader = match Reader::new(&file.path, &file.text, &keys::SETTINGS) {

@@ -9,4 +9,4 @@ mod socket;
 pub use client::{Client, ClientError};
 pub use protocol::{ErrorKind, PROTOCOL, Reply, Request};
 pub use server::serve;
-pub use socket::{BindError, ControlSocket, remove_stale};
+pub use socket::{BindError, ControlSocket, is_listening, remove_stale};

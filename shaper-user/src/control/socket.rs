@@ -9,9 +9,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::sys::{
-    socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket},
-    stat::{Mode, fchmod},
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{
+            AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+        },
+        stat::{Mode, fchmod},
+    },
 };
 
 use crate::{
@@ -134,6 +139,20 @@ fn lock(socket: &Path) -> Result<LockFile, BindError> {
     }
 }
 
+/// Whether somebody listens at the socket. Takes no lock and asks nothing, so it is in nobody's way.
+///
+/// # Errors
+/// When it cannot be told, for lack of permission.
+pub fn is_listening(path: &Path) -> io::Result<bool> {
+    // Does not wait where many wait to be accepted, as a blocking one would (unix_stream_connect, net/unix/af_unix.c).
+    let fd = unix_socket()?;
+    match connect(fd.as_raw_fd(), &UnixAddr::new(path)?) {
+        Ok(()) | Err(Errno::EAGAIN) => Ok(true),
+        Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Removes what a controller that was killed has left of its socket. Does nothing while another one has it.
 ///
 /// # Errors
@@ -155,13 +174,18 @@ pub fn remove_stale(socket: &Path) -> io::Result<()> {
     }
 }
 
-fn listener(path: &Path) -> io::Result<UnixListener> {
-    let fd: OwnedFd = socket(
+/// One that does not wait.
+fn unix_socket() -> io::Result<OwnedFd> {
+    Ok(socket(
         AddressFamily::Unix,
         SockType::Stream,
         SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
         None,
-    )?;
+    )?)
+}
+
+fn listener(path: &Path) -> io::Result<UnixListener> {
+    let fd = unix_socket()?;
     // Before the bind: the file takes the socket's mode less the umask (unix(7), net/unix/af_unix.c), so it is never
     // open to more than it should be. After it: the umask may have taken away what the group needs.
     fchmod(&fd, Mode::from_bits_truncate(SOCKET_MODE))?;
@@ -182,6 +206,21 @@ mod tests {
         let _socket = ControlSocket::bind(&path).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o660, "{mode:o}");
+    }
+
+    #[test]
+    fn a_socket_is_listened_at_while_its_owner_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("default.sock");
+        assert!(!is_listening(&path).unwrap());
+        let socket = ControlSocket::bind(&path).unwrap();
+        // More than wait to be accepted.
+        for _ in 0..2 * BACKLOG {
+            assert!(is_listening(&path).unwrap());
+        }
+        drop(socket);
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(!is_listening(&path).unwrap());
     }
 
     /// C1: a second controller refuses to start and says where the first is.

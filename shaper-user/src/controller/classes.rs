@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::{
     authority::Authority,
-    config::{ClassConfig, Scope},
+    config::{ClassConfig, Scope, is_pattern},
     kernel::{CgroupId, CgroupRoot, KernelError, Programs, Tables, id_of, topmost},
 };
 
@@ -96,7 +96,7 @@ impl ClassCgroups {
             .patterns
             .iter()
             .flatten()
-            .filter(|pattern| !is_glob(pattern))
+            .filter(|pattern| !is_pattern(pattern))
         {
             let created = self.root.create(pattern)?;
             self.created.retain(|path| !created.contains(path));
@@ -253,7 +253,7 @@ impl ClassCgroups {
             .iter()
             .flat_map(|pattern| {
                 let path = self.root.join(pattern);
-                if is_glob(pattern) {
+                if is_pattern(pattern) {
                     glob_dirs(&path)
                 } else {
                     vec![path]
@@ -269,10 +269,6 @@ pub fn remove_unused(created: &[PathBuf]) {
         // Busy: somebody uses it, so it stays.
         let _ = fs::remove_dir(path);
     }
-}
-
-fn is_glob(pattern: &str) -> bool {
-    pattern.contains(['*', '?', '['])
 }
 
 fn glob_dirs(pattern: &Path) -> Vec<PathBuf> {
