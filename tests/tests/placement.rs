@@ -272,7 +272,11 @@ fn a_full_disk_is_told_after_the_work_is_done() -> Result<()> {
     let mut set = Command::new(tools::shaper()?);
     set.args(["set", "gateway", "max_inflight=3", "--control"])
         .arg(controller.control());
-    for mut command in [set, assign(controller.config(), &processes)?] {
+    let mut check = Command::new(tools::shaper()?);
+    check
+        .args(["check", "--offline", "--config"])
+        .arg(controller.config());
+    for mut command in [set, check, assign(controller.config(), &processes)?] {
         let full = File::options().write(true).open("/dev/full")?;
         let output = command.stdout(full).stderr(Stdio::piped()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);

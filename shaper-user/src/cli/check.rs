@@ -4,7 +4,7 @@ mod names;
 
 use std::{
     fmt::{self, Display},
-    io::{self, Write},
+    io::Write,
     process::ExitCode,
     time::Duration,
 };
@@ -12,7 +12,10 @@ use std::{
 use clap::Args;
 use shaper_common::{CLASS_COUNT, Class, OnLoss};
 
-use super::{config::ConfigArgs, print::unless_gone};
+use super::{
+    config::ConfigArgs,
+    print::{self, unless_gone},
+};
 use crate::{
     config::{Config, LaneConfig, Scope, Udp, human},
     format::{self, counted},
@@ -64,7 +67,11 @@ impl From<Verdict> for ExitCode {
 ///
 /// # Errors
 /// Those of writing, unless the reader has gone.
-pub fn run(args: &CheckArgs, out: &mut impl Write, err: &mut impl Write) -> io::Result<Verdict> {
+pub fn run(
+    args: &CheckArgs,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> anyhow::Result<Verdict> {
     match args.config.load() {
         Ok(mut config) => {
             if !args.offline {
@@ -73,7 +80,7 @@ pub fn run(args: &CheckArgs, out: &mut impl Write, err: &mut impl Write) -> io::
             for warning in &config.warnings {
                 unless_gone(writeln!(err, "{warning}"))?;
             }
-            unless_gone(write!(out, "{}", Explained(&config)))?;
+            print::done(write!(out, "{}", Explained(&config)))?;
             let token_file = config.settings.token_file.as_deref();
             if let Some(path) = token_file.filter(|_| !args.offline)
                 && let Err(error) = Token::read(path)

@@ -40,7 +40,7 @@ pub fn write(text: impl Display) -> io::Result<()> {
 /// # Errors
 /// When it could not, unless its reader has gone.
 pub fn done(written: io::Result<()>) -> anyhow::Result<()> {
-    unless_gone(written).context("cannot write on standard output")
+    unless_gone(written).context("cannot write to standard output")
 }
 
 /// What writing has led to, where it is no error that the reader has gone: who reads no more, as `head -1`, has what it
