@@ -41,11 +41,12 @@ pub enum Protocol {
     Serial = 2,
 }
 
-/// What long payload is that follows a request which is answered, where one request follows the other.
+/// What long payload is in the clear that follows a request which is answered, where one request follows the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Following {
-    /// A request, however it begins: something short has gone before it, such as its head, or nothing has.
+    /// A request, however it begins: there was none before it that began like one of HTTP/1, or something short has gone
+    /// before it, such as its head.
     Request = 0,
     /// The rest of the request, unless it begins like another: a gateway may answer before it has it all.
     Rest = 1,

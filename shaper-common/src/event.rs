@@ -23,8 +23,8 @@ pub enum EventKind {
     /// The first bytes of a request were dropped, or later ones that acknowledged something new: the connection needs a
     /// probe soon, and more from time to time.
     RequestHeld = 8,
-    /// The first byte of a response; `arg` is the time since the request began to leave, in microseconds, and `unsure` is 1 if
-    /// payload had come before it that might have been all of the response.
+    /// The first byte of a response; `arg` is the time since the request began to leave, in microseconds, and `doubtful` the
+    /// time since payload came that might have been all of the response, 0 if none did.
     Answered = 9,
     /// A response looks finished: if nothing follows, it is.
     EndHint = 10,
@@ -165,8 +165,8 @@ pub struct Event {
     pub generation: u32,
     /// Depends on the [kind](EventKind).
     pub arg: u32,
-    /// Depends on the [kind](EventKind); 0 for most.
-    pub unsure: u32,
+    /// Of [`EventKind::Answered`], in microseconds.
+    pub doubtful: u32,
 }
 
 const _: () = assert!(size_of::<Event>() == 48);

@@ -8,6 +8,7 @@ pub const RECORD_HEADER: usize = 5;
 const MAX_RECORDS: u32 = 6;
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 
 /// What a client's payload is to a gate that lets handshakes pass.
@@ -48,12 +49,12 @@ impl ClientBytes {
     }
 }
 
-/// Whether a payload that begins with these bytes may begin a request: it begins with a TLS record, or with a method (RFC
-/// 9110, 9.1: by convention of capital letters) and the blank behind it. Of the rest of a request this is seldom true.
+/// Whether a payload that begins with these bytes begins a request of HTTP/1: with a method (RFC 9110, 9.1: by convention
+/// of capital letters) and the blank behind it, or with an empty line before them (RFC 9112, 2.2).
 #[inline(always)]
-pub fn may_begin_request(start: &[u8; RECORD_HEADER]) -> bool {
+pub fn begins_with_method(start: &[u8; RECORD_HEADER]) -> bool {
     let [a, b, c, d, e] = *start;
-    if b == 3 && (CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&a) {
+    if a == b'\r' && b == b'\n' {
         return true;
     }
     let in_method = |byte: u8| byte.is_ascii_uppercase() || byte == b'-';
@@ -61,6 +62,45 @@ pub fn may_begin_request(start: &[u8; RECORD_HEADER]) -> bool {
         return false;
     }
     d == b' ' || in_method(d) && (e == b' ' || in_method(e))
+}
+
+/// Whether a payload that begins with these bytes may begin a request behind one of HTTP/1: as such a one, or with a TLS
+/// record, as behind CONNECT. Of the rest of a request this is seldom true.
+#[inline(always)]
+pub fn may_begin_request(start: &[u8; RECORD_HEADER]) -> bool {
+    is_record(start) || begins_with_method(start)
+}
+
+/// Whether these bytes are the header of a TLS record.
+#[inline(always)]
+pub fn is_record(start: &[u8; RECORD_HEADER]) -> bool {
+    start[1] == 3 && (CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&start[0])
+}
+
+/// Whether payload of `len` bytes is a TLS alert, such as the farewell of a side that closes.
+#[inline(always)]
+pub fn is_alert(start: &[u8; RECORD_HEADER], len: u32) -> bool {
+    is_record(start) && (start[0] == ALERT || start[0] == APPLICATION_DATA && len == SEALED_ALERT)
+}
+
+/// Frame types of HTTP/2 that each side sends of its own accord (RFC 9113, 6.5, 6.7, 6.9).
+const HTTP2_SETTINGS: u8 = 4;
+const HTTP2_PING: u8 = 6;
+const HTTP2_WINDOW_UPDATE: u8 = 8;
+
+/// The longest record that may be such frames and nothing else: six settings and a window update, sealed (RFC 8446, 5.2).
+const SEALED_HOUSEKEEPING: u32 = 5 + (9 + 6 * 6) + 13 + 17;
+
+/// Whether payload of `len` bytes from an HTTP/2 peer may be settings, pings and window updates. In the clear the first
+/// frame tells; in a record only the length does.
+#[inline(always)]
+pub fn http2_housekeeping(start: &[u8; RECORD_HEADER], len: u32) -> bool {
+    if is_record(start) {
+        return len <= SEALED_HOUSEKEEPING;
+    }
+    let frame = start[3];
+    len <= SEALED_HOUSEKEEPING
+        && (frame == HTTP2_SETTINGS || frame == HTTP2_PING || frame == HTTP2_WINDOW_UPDATE)
 }
 
 /// What a gateway's payload is to a connection that waits for an answer.
@@ -280,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_request_does_not_begin_like_one() {
-        for start in [b"POST ", b"GET /", b"DELET", b"M-SEA", b"PUT h"] {
+        for start in [b"POST ", b"GET /", b"DELET", b"M-SEA", b"PUT h", b"\r\nPOS"] {
             assert!(may_begin_request(start), "{start:?}");
         }
         for kind in [20, 22, 23] {
@@ -297,6 +337,30 @@ mod tests {
         ] {
             assert!(!may_begin_request(start), "{start:?}");
         }
+    }
+
+    #[test]
+    fn the_housekeeping_of_http2_is_told_from_answers() {
+        let frame = |kind| [0, 0, 8, kind, 0];
+        for kind in [HTTP2_SETTINGS, HTTP2_PING, HTTP2_WINDOW_UPDATE] {
+            assert!(http2_housekeeping(&frame(kind), 17));
+        }
+        // DATA, HEADERS, RST_STREAM; one behind settings.
+        for kind in [0, 1, 3] {
+            assert!(!http2_housekeeping(&frame(kind), 17));
+        }
+        assert!(!http2_housekeeping(&frame(HTTP2_SETTINGS), 200));
+        let sealed = [APPLICATION_DATA, 3, 3, 0, 34];
+        assert!(http2_housekeeping(&sealed, 39));
+        assert!(!http2_housekeeping(&sealed, 110));
+    }
+
+    #[test]
+    fn a_farewell_is_an_alert_sealed_or_not() {
+        assert!(is_alert(&[21, 3, 3, 0, 2], 7));
+        assert!(is_alert(&[23, 3, 3, 0, 19], 24));
+        assert!(!is_alert(&[23, 3, 3, 0, 20], 25));
+        assert!(!is_alert(b"POST ", 24));
     }
 
     #[test]

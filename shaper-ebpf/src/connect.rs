@@ -287,7 +287,7 @@ fn refuse(lane: u32, standing: &Standing, pid: u32, errno: u32) {
         index: 0,
         generation: 0,
         arg: errno,
-        unsure: 0,
+        doubtful: 0,
     };
     send(&event, Urgency::Leisure);
 }

@@ -3,7 +3,7 @@
 use aya_ebpf::{EbpfContext, helpers::generated::bpf_skb_load_bytes, programs::SkBuffContext};
 use shaper_common::{
     ClientBytes, Conn, Counter, EventKind, Following, Gate, GateWord, HEADER_CAPACITY, Protocol,
-    RECORD_HEADER, Segment, may_begin_request, seq_after,
+    RECORD_HEADER, Segment, begins_with_method, is_alert, is_record, may_begin_request, seq_after,
 };
 
 use crate::{
@@ -150,9 +150,7 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     // SAFETY: points into the array map; as above.
     let conn = unsafe { &mut *governed.conn };
     if governed.word.is_busy() {
-        // A client that goes on with a request has no answer to it: what came before was none. But of HTTP/2 short payload
-        // acknowledges settings and pings.
-        if conn.protocol.load() != Protocol::Http2 as u32 || !is_short(conn, outgoing) {
+        if conn.unsure_ns != 0 && goes_on(ctx, conn, outgoing) {
             conn.unsure_ns = 0;
         }
         note_passed(conn, outgoing);
@@ -175,7 +173,7 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     // request after the other must not keep its slot from them.
     let next = conn.sent_long != 0 && conn.rx_ns > conn.admitted_ns.load();
     if next
-        && conn.protocol.load() != Protocol::Http2 as u32
+        && conn.protocol.load() == Protocol::Serial as u32
         && resume::yield_slot(conn, governed.id, governed.word)
     {
         return request(
@@ -226,6 +224,15 @@ fn gated(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     request(ctx, governed, governed.word, outgoing)
 }
 
+/// Whether payload belongs to a request or begins another: so what came before it was no answer, or is over. A farewell
+/// does not, and of HTTP/2 short payload acknowledges settings and pings.
+#[inline(always)]
+fn goes_on(ctx: &SkBuffContext, conn: &Conn, outgoing: &Outgoing) -> bool {
+    let is_housekeeping =
+        conn.protocol.load() == Protocol::Http2 as u32 && is_short(conn, outgoing);
+    !is_housekeeping && !is_alert(&start(ctx, outgoing), outgoing.segment.payload_len)
+}
+
 #[inline(always)]
 fn is_short(conn: &Conn, outgoing: &Outgoing) -> bool {
     slot::lane(conn.lane).is_some_and(|lane| outgoing.segment.payload_len <= lane.wake_bytes.load())
@@ -237,21 +244,25 @@ fn is_short(conn: &Conn, outgoing: &Outgoing) -> bool {
 fn is_rest(ctx: &SkBuffContext, conn: &Conn, outgoing: &Outgoing) -> bool {
     conn.following == Following::Rest as u32
         && conn.protocol.load() == Protocol::Serial as u32
-        && !begins_like_a_request(ctx, outgoing)
+        && !may_begin_request(&start(ctx, outgoing))
 }
 
-/// Lets payload pass that is too short for a request. It may be the head of one whose body is none.
+/// Lets payload pass that is too short for a request. It may be the head of one whose body is none, or part of that.
 #[inline(always)]
 fn pass_short(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
-    if conn.following == Following::Rest as u32 && begins_like_a_request(ctx, outgoing) {
+    if conn.following == Following::Rest as u32
+        && (outgoing.segment.payload_len < RECORD_HEADER as u32
+            || may_begin_request(&start(ctx, outgoing)))
+    {
         conn.following = Following::Request as u32;
     }
     note_passed(conn, outgoing);
 }
 
+/// The first bytes of the payload, zeros if there are fewer.
 #[inline(always)]
-fn begins_like_a_request(ctx: &SkBuffContext, outgoing: &Outgoing) -> bool {
-    may_begin_request(&packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default())
+fn start(ctx: &SkBuffContext, outgoing: &Outgoing) -> [u8; RECORD_HEADER] {
+    packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default()
 }
 
 /// Lets payload pass that belongs to a TLS handshake.
@@ -351,7 +362,7 @@ fn client_bytes(ctx: &SkBuffContext, segment: &Segment, behind: u32) -> ClientBy
 #[inline(always)]
 fn begin_request(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
     let now = now_ns();
-    let start = packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default();
+    let start = start(ctx, outgoing);
     conn.tickets_until_ns = 0;
     conn.unsure_ns = 0;
     if conn.sent_long == 0 && expects_tickets(conn, &start) {
@@ -360,7 +371,12 @@ fn begin_request(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
     conn.request_ns = now;
     conn.sent_long = 1;
     if conn.following != Following::NoHttp as u32 {
-        conn.following = Following::Rest as u32;
+        let following = if begins_with_method(&start) {
+            Following::Rest
+        } else {
+            Following::Request
+        };
+        conn.following = following as u32;
     }
     conn.end_hint_ns = 0;
     conn.response_end.store(0);
@@ -375,12 +391,12 @@ fn note_preface(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, outgoing:
     if conn.tx_bytes != 0 {
         return;
     }
-    let start = packet::payload_start(ctx, &outgoing.segment, 0).unwrap_or_default();
+    let start = start(ctx, outgoing);
     if start == *b"PRI *" {
         conn.protocol.store(Protocol::Http2 as u32);
         // For the operator to be told.
         glimpse::sent(ctx, conn, governed.id, outgoing);
-    } else if !is_tls(&start) {
+    } else if !is_record(&start) {
         conn.protocol.store(Protocol::Serial as u32);
     }
 }
@@ -389,12 +405,7 @@ fn note_preface(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, outgoing:
 /// client finished its handshake, or the handshake ends in this very segment.
 #[inline(always)]
 fn expects_tickets(conn: &Conn, start: &[u8; RECORD_HEADER]) -> bool {
-    is_tls(start) && (start[0] != APPLICATION_DATA || conn.rx_ns < conn.tx_ns)
-}
-
-#[inline(always)]
-fn is_tls(start: &[u8; RECORD_HEADER]) -> bool {
-    start[1] == 3 && (20..=APPLICATION_DATA).contains(&start[0])
+    is_record(start) && (start[0] != APPLICATION_DATA || conn.rx_ns < conn.tx_ns)
 }
 
 #[inline(always)]

@@ -42,7 +42,7 @@ pub fn event(kind: EventKind, conn: &Conn, id: ConnId, arg: u32) -> Event {
         index: id.index,
         generation: id.generation,
         arg,
-        unsure: 0,
+        doubtful: 0,
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     egress::Outgoing,
     emit::{Urgency, event},
     maps::EVENTS,
+    slot,
 };
 
 /// The client's first bytes.
@@ -26,7 +27,8 @@ pub fn sent(ctx: &SkBuffContext, conn: &Conn, id: ConnId, outgoing: &Outgoing) {
         &outgoing.segment,
         outgoing.start,
         0,
-        Urgency::Leisure,
+        // Whether its requests take turns is to be known before its second one.
+        Urgency::now_if(slot::is_wanted(conn)),
     );
 }
 

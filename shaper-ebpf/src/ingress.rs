@@ -3,7 +3,7 @@
 use aya_ebpf::programs::SkBuffContext;
 use shaper_common::{
     ChunkedEnd, Class, Conn, END_KNOWN, EventKind, Gate, GateWord, Protocol, START, Segment,
-    ServerBytes, TAIL, seq_after,
+    ServerBytes, TAIL, http2_housekeeping, seq_after,
 };
 
 use crate::{
@@ -90,7 +90,10 @@ fn response(
         if !is_answer(ctx, conn, segment, now) {
             return;
         }
-        let unsure = u32::from(conn.unsure_ns != 0);
+        let doubtful = match conn.unsure_ns {
+            0 => 0,
+            since => micros_between(since, now),
+        };
         conn.tickets_until_ns = 0;
         conn.unsure_ns = 0;
         // Lost only to a change that makes the answer moot: the client has closed.
@@ -101,7 +104,7 @@ fn response(
         word = answered;
         let after = micros_between(conn.request_ns, now);
         let mut told = event(EventKind::Answered, conn, governed.id, after);
-        told.unsure = unsure;
+        told.doubtful = doubtful;
         send(&told, Urgency::Leisure);
         head::received(ctx, conn, governed.id, segment, start);
     }
@@ -125,32 +128,39 @@ fn response(
 /// Whether the payload begins the answer to the present request.
 #[inline(always)]
 fn is_answer(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment, now: u64) -> bool {
-    if is_housekeeping(conn, segment) {
-        conn.unsure_ns = now;
-        return false;
+    if is_housekeeping(ctx, conn, segment) {
+        return doubt(conn, now);
     }
     match server_bytes(ctx, segment) {
         ServerBytes::Answer => true,
         ServerBytes::Continue => false,
         ServerBytes::Ticket if now <= conn.tickets_until_ns && !ends_chunked(ctx, segment) => {
-            conn.unsure_ns = now;
-            false
+            doubt(conn, now)
         }
         ServerBytes::Ticket => true,
-        ServerBytes::Interim => {
-            // A short final answer may have come in the same segment.
-            conn.unsure_ns = now;
-            false
-        }
+        // A short final answer may have come in the same segment.
+        ServerBytes::Interim => doubt(conn, now),
         ServerBytes::Tickets => conn.tickets_until_ns == 0,
     }
 }
 
-/// Whether the payload is so short that on HTTP/2 it may be settings, pings and window updates, which come unasked.
+/// What has come may have been the answer, or something before it. The first such thing counts: pings go on for ever.
 #[inline(always)]
-fn is_housekeeping(conn: &Conn, segment: &Segment) -> bool {
+fn doubt(conn: &mut Conn, now: u64) -> bool {
+    if conn.unsure_ns == 0 {
+        conn.unsure_ns = now;
+    }
+    false
+}
+
+/// Whether the payload may be what HTTP/2 sends unasked: settings, pings, window updates.
+#[inline(always)]
+fn is_housekeeping(ctx: &SkBuffContext, conn: &Conn, segment: &Segment) -> bool {
     conn.protocol.load() == Protocol::Http2 as u32
-        && slot::lane(conn.lane).is_some_and(|lane| segment.payload_len <= lane.wake_bytes.load())
+        && http2_housekeeping(
+            &packet::payload_start(ctx, segment, 0).unwrap_or_default(),
+            segment.payload_len,
+        )
 }
 
 #[inline(always)]
@@ -180,7 +190,7 @@ fn overrun(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, segment: &Segm
     let bytes = server_bytes(ctx, segment);
     if bytes == ServerBytes::Interim
         || bytes == ServerBytes::Continue
-        || is_housekeeping(conn, segment)
+        || is_housekeeping(ctx, conn, segment)
     {
         return;
     }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use shaper_tests::client::{PythonReport, Running, python};
 use shaper_tests::clock::poll_until;
 use shaper_tests::controller::Controller;
-use shaper_tests::gateway::{Answer, Gateway};
+use shaper_tests::gateway::{Answer, Gateway, Latch};
 use shaper_tests::lane_file::LaneFile;
 use shaper_tests::script::script;
 use shaper_tests::stage::Stage;
@@ -87,13 +87,45 @@ def serve(connection):
             line = stream.readline()
         stream.read(length)
         time.sleep(thinks)
-        stream.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"." * 1000)
+        body = b"." * int(sys.argv[4])
+        stream.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         stream.flush()
 
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 while True:
     threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
 "#;
+
+/// That gateway, running.
+struct OpenSsl {
+    _process: Running<PythonReport<()>>,
+    address: SocketAddr,
+    /// In PEM form.
+    certificate: String,
+}
+
+impl OpenSsl {
+    /// With answers of `bytes`.
+    fn start(stage: &Stage, bytes: usize) -> Result<Self> {
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let identity = generate_simple_self_signed(["localhost".to_owned()])?;
+        let certificate = identity.cert.pem();
+        let process = python::<()>("OpenSSL gateway", OPENSSL_GATEWAY)
+            .argument(address.port().to_string())
+            .argument(&certificate)
+            .argument(identity.signing_key.serialize_pem())
+            .argument(bytes.to_string())
+            // Tickets that come late, as on a host that is overloaded, cannot be told from an answer.
+            .under(["nice", "-n", "-15"].map(str::to_owned))
+            .spawn_in(&stage.outside)?;
+        poll_until(PATIENCE, || TcpStream::connect(address).ok()).context("the OpenSSL gateway")?;
+        Ok(Self {
+            _process: process,
+            address,
+            certificate,
+        })
+    }
+}
 
 /// Sends the end of its handshake and the request in one piece, so that the tickets come after the request.
 const CALLS_IN_A_HURRY: &str = r#"
@@ -113,11 +145,49 @@ def until_done(deed):
 until_done(tls.do_handshake)
 tls.write(request(headers=f"X-Thinks: {ARGUMENTS[1]}\r\n"))
 connection.sendall(outgoing.read())
-answer = b""
-while answer.count(b".") < 1000:
-    answer += until_done(lambda: tls.read(65536))
-report(status=int(answer.split()[1]), answered=now())
+head = b""
+while not head.endswith(b"\r\n\r\n"):
+    head += until_done(lambda: tls.read(1))
+left = int(head.lower().split(b"content-length:")[1].split()[0])
+while left > 0:
+    left -= len(until_done(lambda: tls.read(left)))
+report(status=int(head.split()[1]), answered=now())
 "#;
+
+/// Says farewell before it closes.
+const FAREWELL: &str = r#"
+try:
+    tls.unwrap()
+except ssl.SSLWantReadError:
+    connection.sendall(outgoing.read())
+connection.close()
+signal.pause()
+"#;
+
+/// A9: what may have been a ticket was a short answer if the client says farewell: nobody has gone from it, and its slot is
+/// free at once.
+#[test]
+fn a_farewell_behind_a_short_answer_leaves_nothing() -> Result<()> {
+    let stage = Stage::set()?;
+    let stub = Gateway::answering(Answer::at_once())?;
+    let openssl = OpenSsl::start(&stage, 100)?;
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", LaneFile::over(&[openssl.address]))?
+        .start()?;
+    let port = openssl.address.port();
+    let program = format!("PORT = {port}\n{CALLS_IN_A_HURRY}\n{FAREWELL}");
+    let client = script::<Call>("farewell", &stub, &program)
+        .argument(&openssl.certificate)
+        .argument("0")
+        .spawn_in(&stage.default)?;
+    assert_eq!(reported(&client)?.status, 200);
+    controller.wait_for("gateway", 0, 0)?;
+    let abandoned = controller
+        .metrics()?
+        .sum("shaper_connections_total", &[("outcome", "abandoned")]);
+    assert_eq!(abandoned, 0.0);
+    client.kill9()
+}
 
 const UPLOADS_WHEN_ASKED_TO: &str = r#"
 asks = f"Expect: 100-continue\r\nX-Thinks: {ARGUMENTS[0]}\r\n"
@@ -133,18 +203,12 @@ report(status=read_response(connection)[0], answered=now())
 /// it is known that it does so; "100 Continue", once the body follows.
 #[test]
 fn a_gateway_that_has_said_something_may_think_for_long() -> Result<()> {
-    const TEACHES: Duration = Duration::from_secs(1);
+    // An answer that comes so late behind a ticket is a lesson.
+    const TEACHES: Duration = Duration::from_secs(11);
     let stage = Stage::set()?;
     let stub = Gateway::answering(Answer::at_once())?;
-    let sealed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-    let identity = generate_simple_self_signed(["localhost".to_owned()])?;
-    let certificate = identity.cert.pem();
-    let _openssl = python::<()>("OpenSSL gateway", OPENSSL_GATEWAY)
-        .argument(sealed.port().to_string())
-        .argument(&certificate)
-        .argument(identity.signing_key.serialize_pem())
-        .spawn_in(&stage.outside)?;
-    poll_until(PATIENCE, || TcpStream::connect(sealed).ok()).context("the OpenSSL gateway")?;
+    let openssl = OpenSsl::start(&stage, 1000)?;
+    let sealed = openssl.address;
     let continuing = gateway(|connection| {
         let mut reader = BufReader::new(connection.try_clone()?);
         let mut connection = connection;
@@ -162,7 +226,7 @@ fn a_gateway_that_has_said_something_may_think_for_long() -> Result<()> {
     let calls = |thinks: Duration| {
         let program = format!("PORT = {}\n{CALLS_IN_A_HURRY}", sealed.port());
         script::<Call>("in a hurry", &stub, &program)
-            .argument(&certificate)
+            .argument(&openssl.certificate)
             .argument(thinks.as_secs().to_string())
             .spawn_in(&stage.default)
     };
@@ -204,6 +268,40 @@ fn a_gateway_that_has_said_something_may_think_for_long() -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// A short answer of HTTP/2, and pings behind it, as a connection has that is kept.
+const CALLS_BY_HTTP2_IN_SHORT: &str = r#"
+connection = plain()
+connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+connection.sendall(bytes([0, 4, 0, 1, 4, 0, 0, 0, 1]) + b"." * 1024)
+signal.pause()
+"#;
+
+/// A8: HEADERS are an answer, however short, and no ping behind them keeps its slot.
+#[test]
+fn a_short_answer_of_http2_gives_the_slot_back_although_pings_follow() -> Result<()> {
+    let stage = Stage::set()?;
+    let stub = Gateway::answering(Answer::at_once())?;
+    let pinging = gateway(|mut connection| {
+        const HEADERS: [u8; 10] = [0, 0, 1, 1, 5, 0, 0, 0, 1, 0x89];
+        const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        connection.read_exact(&mut [0; 33 + 1024])?;
+        connection.write_all(&HEADERS)?;
+        // As long as the client is there.
+        loop {
+            thread::sleep(Duration::from_millis(500));
+            connection.write_all(&PING)?;
+        }
+    })?;
+    let lane = LaneFile::over(&[pinging]).line("idle_release = \"200ms\"");
+    let controller = Controller::builder(&stage)?
+        .lane("gateway", lane)?
+        .start()?;
+    let program = format!("PORT = {}\n{CALLS_BY_HTTP2_IN_SHORT}", pinging.port());
+    let client = script::<Call>("HTTP/2", &stub, &program).spawn_in(&stage.default)?;
+    controller.wait_until("gateway", |lane| lane.idle_connections == 1)?;
+    client.kill9()
 }
 
 /// Speaks as much HTTP/2 as it takes to be taken for it; a request as long as a prompt.
@@ -263,20 +361,24 @@ signal.pause()
 /// Longer than what the kernel takes for both ends of a connection at once.
 const UPLOAD: usize = 32 << 20;
 
-/// A gateway that turns requests down by their heads, and only then reads the rest; further ones it answers.
-fn hasty_gateway(answer: &'static [u8]) -> Result<SocketAddr> {
+/// A gateway that turns uploads down by their heads, once `others_wait` is open, and then reads the rest as slowly as to
+/// be at it for a while; other requests it answers.
+fn hasty_gateway(answer: &'static [u8], others_wait: &Latch) -> Result<SocketAddr> {
+    let others_wait = others_wait.clone();
     gateway(move |connection| {
         let mut reader = BufReader::new(connection.try_clone()?);
         let mut connection = connection;
         loop {
             let (_, length) = read_head(&mut reader)?;
             if length == UPLOAD {
+                others_wait.wait();
                 connection.write_all(answer)?;
-                // Others come to wait meanwhile.
                 thread::sleep(Duration::from_secs(1));
                 std::io::copy(&mut (&mut reader).take(length as u64), &mut std::io::sink())?;
             } else {
                 reader.read_exact(&mut vec![0; length])?;
+                // So the slot is taken while the upload's rest comes.
+                thread::sleep(Duration::from_secs(2));
                 connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
             }
         }
@@ -302,7 +404,8 @@ fn the_rest_of_an_upload_that_has_been_turned_down_takes_no_slot() -> Result<()>
     for (answer, status) in [(TOO_MANY, 429), (CREATED, 201)] {
         let stage = Stage::set()?;
         let stub = Gateway::answering(Answer::at_once())?;
-        let hasty = hasty_gateway(answer)?;
+        let others_wait = Latch::shut();
+        let hasty = hasty_gateway(answer, &others_wait)?;
         let controller = Controller::builder(&stage)?
             .lane("gateway", LaneFile::over(&[hasty]))?
             .start()?;
@@ -312,19 +415,66 @@ fn the_rest_of_an_upload_that_has_been_turned_down_takes_no_slot() -> Result<()>
                 .argument(bytes.to_string())
                 .spawn_in(&stage.default)
         };
-        let alone = uploads(UPLOAD)?;
-        assert_eq!(reported(&alone)?.status, status);
-        controller.wait_for("gateway", 0, 0)?;
-
         let first = uploads(UPLOAD)?;
-        controller.wait_until("gateway", |lane| lane.inflight == 1)?;
+        controller.wait_for("gateway", 1, 0)?;
         let second = uploads(2048)?;
+        controller.wait_for("gateway", 1, 1)?;
+        others_wait.open();
         assert_eq!(reported(&first)?.status, status, "with another that waits");
         assert_eq!(reported(&second)?.status, 200);
         controller.wait_for("gateway", 0, 0)?;
-        for client in [alone, first, second] {
+        let alone = uploads(UPLOAD)?;
+        assert_eq!(reported(&alone)?.status, status, "alone");
+        controller.wait_for("gateway", 0, 0)?;
+        for client in [first, second, alone] {
             client.kill9()?;
         }
     }
+    Ok(())
+}
+
+/// Long lines of JSON, each answered by one.
+const SPEAKS_LINES: &str = r#"
+connection = plain()
+for _ in range(2):
+    connection.sendall(b'{"prompt": "' + b"." * 1024 + b'"}\n')
+    read_exactly(connection, 1000)
+report(status=200)
+"#;
+
+/// B1: what is no HTTP is governed message by message: none is taken for the rest of another.
+#[test]
+fn the_second_message_of_another_protocol_takes_a_slot() -> Result<()> {
+    let stage = Stage::set()?;
+    let stub = Gateway::answering(Answer::at_once())?;
+    let second_has_come = Latch::shut();
+    let answer_it = second_has_come.clone();
+    let lines = gateway(move |connection| {
+        let mut lines = BufReader::new(connection.try_clone()?).lines();
+        let mut connection = connection;
+        for number in 0..2 {
+            let _ = lines.next();
+            if number == 1 {
+                answer_it.wait();
+            }
+            connection.write_all(&[b'.'; 1000])?;
+        }
+        Ok(())
+    })?;
+    let controller = Controller::builder(&stage)?
+        .lane(
+            "gateway",
+            LaneFile::over(&[lines]).line("idle_release = \"100ms\""),
+        )?
+        .start()?;
+    let program = format!("PORT = {}\n{SPEAKS_LINES}", lines.port());
+    let client = script::<Call>("lines", &stub, &program).spawn_in(&stage.default)?;
+    controller.wait_until("gateway", |lane| lane.inflight == 1)?;
+    // Longer than a connection may be silent on which nothing is unanswered.
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(controller.lane("gateway")?.inflight, 1);
+    second_has_come.open();
+    assert_eq!(client.finish(PATIENCE)?.0.status, 200);
+    controller.wait_for("gateway", 0, 0)?;
     Ok(())
 }

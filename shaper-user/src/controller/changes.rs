@@ -83,6 +83,10 @@ impl Controller {
             let Some(view) = self.policy.view(now, id) else {
                 continue;
             };
+            // A pause hides what the gateway is like.
+            if view.diagnosis == Diagnosis::Paused {
+                continue;
+            }
             let lane = &active.config.name;
             let since = &mut active.told.degraded_since;
             let diagnosis = view.diagnosis.name();

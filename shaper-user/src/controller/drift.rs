@@ -95,6 +95,8 @@ pub struct Drift {
     accounts: HashMap<u32, i64>,
     /// Connections of which a picture told something new, and no event since.
     unheard: HashSet<ConnId>,
+    /// Of [`Controller::reap`], so that everybody is first at some time.
+    rounds: usize,
 }
 
 impl Drift {
@@ -263,25 +265,34 @@ impl Controller {
             // The event that asked for this was lost, or could not be carried out.
             self.end_socket(view.id);
         }
-        let old = untracked
+        let mut old: Vec<_> = untracked
             .into_iter()
-            .filter(|view| now.since(view.since()) >= UNTRACKED_MAX_AGE);
-        // Those of further namespaces are here again in the next round.
-        let (batches, _) = in_one_go(old.collect(), ConnView::netns);
+            .filter(|view| now.since(view.since()) >= UNTRACKED_MAX_AGE)
+            .collect();
+        // Those of further namespaces have their turn in a later round.
+        self.drift.rounds = self.drift.rounds.wrapping_add(1);
+        let from = self.drift.rounds % old.len().max(1);
+        old.rotate_left(from);
+        let (batches, _) = in_one_go(old, ConnView::netns);
         for batch in batches {
-            // TCP may be yet to begin: with the first write, if the program has asked for that (TCP_FASTOPEN_CONNECT,
-            // `tcp_fastopen_defer_connect`). Whoever cannot be asked does not keep a slot by that.
-            let connecting = self
-                .namespaces
-                .open(batch[0].netns(), batch[0].record.pid)
-                .and_then(|namespace| namespace.diag.connecting(&cookies(&batch)))
-                .unwrap_or_default();
+            let connecting = self.connecting(&batch);
             for view in batch {
                 if !connecting.contains(&view.record.cookie) {
                     self.reap_untracked(now, &view);
                 }
             }
         }
+    }
+
+    /// The cookies of those that TCP is yet to connect, all of one namespace: with the first write, if the program has asked
+    /// for that (TCP_FASTOPEN_CONNECT, `tcp_fastopen_defer_connect`). Whoever cannot be asked does not keep a slot by it.
+    fn connecting(&mut self, batch: &[ConnView]) -> HashSet<u64> {
+        // Of one of the processes that were there the namespace's door may be left.
+        let asked = batch.iter().find_map(|view| {
+            let namespace = self.namespaces.open(view.netns(), view.record.pid).ok()?;
+            namespace.diag.connecting(&cookies(batch)).ok()
+        });
+        asked.unwrap_or_default()
     }
 
     fn reap_untracked(&mut self, now: Ns, view: &ConnView) {

@@ -18,9 +18,12 @@ const UNUSED: Duration = Duration::from_secs(1);
 
 /// Silence after payload that was either something that a gateway sends before its answer, which may take its time, or a
 /// whole answer that came at once: TLS session tickets one by one, the settings of HTTP/2.
-const UNSURE: Duration = Duration::from_secs(30);
+pub(super) const UNSURE: Duration = Duration::from_secs(30);
 
-/// The same in a lane whose gateways are known to send such things.
+/// An answer that comes so long after such a thing is worth the patience. A head and its body are not so far apart.
+const WORTH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The same silence in a lane in which that has happened.
 const UNSURE_BUT_WARNED: Duration = Duration::from_secs(600);
 
 /// How long that is known.
@@ -173,7 +176,7 @@ pub struct Parking {
     /// Requests have begun of which nobody has told.
     begun: bool,
     guesses: HashMap<LaneId, Guess>,
-    /// When an answer last came after something that had looked like one.
+    /// When an answer last came long after something that had looked like one.
     warned: HashMap<LaneId, Ns>,
 }
 
@@ -243,9 +246,17 @@ impl Parking {
         }
     }
 
-    /// An answer began in `lane` although something had come before it that looked like one.
-    pub fn warn(&mut self, now: Ns, lane: LaneId) {
-        self.warned.insert(lane, now);
+    /// An answer began in `lane`, so long after something that might have been it; zero: there was no such thing.
+    pub fn answered(&mut self, now: Ns, lane: LaneId, doubtful: Duration) {
+        if doubtful >= WORTH_PATIENCE {
+            self.warned.insert(lane, now);
+        }
+    }
+
+    /// `lane` is no more; another may have its number.
+    pub fn forget_lane(&mut self, lane: LaneId) {
+        self.warned.remove(&lane);
+        self.guesses.remove(&lane);
     }
 
     fn unsure(&self, now: Ns, lane: LaneId) -> Duration {
@@ -389,11 +400,15 @@ mod tests {
         let lane = LaneId(3);
         let mut parking = Parking::default();
         assert_eq!(parking.unsure(Ns(SECOND), lane), UNSURE);
-        parking.warn(Ns(SECOND), lane);
+        parking.answered(Ns(SECOND), lane, Duration::from_millis(1));
+        assert_eq!(parking.unsure(Ns(SECOND), lane), UNSURE, "head and body");
+        parking.answered(Ns(SECOND), lane, WORTH_PATIENCE);
         let late = Ns(SECOND) + WARNED_FOR;
         assert_eq!(parking.unsure(Ns(2 * SECOND), lane), UNSURE_BUT_WARNED);
         assert_eq!(parking.unsure(Ns(2 * SECOND), LaneId(4)), UNSURE);
         assert_eq!(parking.unsure(late, lane), UNSURE);
+        parking.forget_lane(lane);
+        assert_eq!(parking.unsure(Ns(2 * SECOND), lane), UNSURE);
         let facts = Facts {
             busy: true,
             unsure: Ns(5 * SECOND),

@@ -51,7 +51,7 @@ pub fn slots(limits: Limits) -> String {
     } else {
         String::new()
     };
-    format!("{effective} slots{lowered}")
+    format!("{}{lowered}", format::counted(effective, "slot"))
 }
 
 pub fn of_trouble(trouble: Trouble) -> String {

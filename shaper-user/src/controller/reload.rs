@@ -201,6 +201,7 @@ impl Controller {
         };
         info!(lane = lane.config.name, "the lane is removed");
         self.policy.remove_lane(now, id, &mut self.actions);
+        self.parking.forget_lane(id);
         self.carry_out(now);
     }
 

@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use shaper_common::{Class, ConnId, Event as KernelEvent, EventKind, Failure, Fate};
 use tracing::{debug, warn};
 
-use super::Controller;
+use super::{Controller, parking::UNSURE};
 use crate::{
     kernel::{self, Message},
     metrics::Outcome,
@@ -88,9 +88,8 @@ impl Controller {
             EventKind::RequestHeld => return self.nudges.request_held(now, id),
             EventKind::Answered => {
                 let after = Duration::from_micros(event.arg.into());
-                if event.unsure != 0 {
-                    self.parking.warn(now, lane);
-                }
+                let doubtful = Duration::from_micros(event.doubtful.into());
+                self.parking.answered(now, lane, doubtful);
                 if let Some(lane) = self.lanes.get(lane) {
                     lane.metrics.observe_first_byte(after);
                 }
@@ -157,7 +156,7 @@ impl Controller {
     /// `begins`: the response has only begun; what was taken for it came before it.
     fn overrun(&mut self, now: Ns, lane: LaneId, id: ConnId, begins: bool) {
         if begins {
-            self.parking.warn(now, lane);
+            self.parking.answered(now, lane, UNSURE);
         } else if let Some(active) = self.lanes.get(lane) {
             let idle_release = active.config.rules.idle_release;
             self.parking.overrun(now, lane, idle_release);

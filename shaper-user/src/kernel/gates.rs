@@ -73,7 +73,12 @@ impl Tables {
             return false;
         };
         let parked = view.word.with_gate(Gate::Parked);
-        let parked = if guess { parked.with_guess() } else { parked };
+        let parked = if guess {
+            // An overrun tells by it whether the response went on or only began.
+            parked.with_guess().with_busy(view.word.is_busy())
+        } else {
+            parked
+        };
         let changed = view.gate() == Gate::Open
             && conn
                 .gate

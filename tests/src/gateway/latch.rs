@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// Shut until opened, then open for good. Clones are the same door.
@@ -23,6 +25,19 @@ impl Latch {
     /// Opens it. Nobody reads the counter, so it stays readable, that is, open.
     pub fn open(&self) {
         self.0.write(1).expect("far from the counter's end");
+    }
+}
+
+impl Latch {
+    /// Waits until it is open.
+    ///
+    /// # Panics
+    /// If waiting fails, which it does not.
+    pub fn wait(&self) {
+        let mut door = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        while let Err(errno) = poll(&mut door, PollTimeout::NONE) {
+            assert_eq!(errno, Errno::EINTR, "waiting at a latch");
+        }
     }
 }
 
