@@ -45,13 +45,14 @@ pub enum Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Following {
-    /// A request, however it begins: there was none before it that began like one of HTTP/1, or something short has gone
-    /// before it, such as its head.
+    /// A request, however it begins: there was none before it that began like one of HTTP/1.
     Request = 0,
     /// The rest of the request, unless it begins like another: a gateway may answer before it has it all.
     Rest = 1,
     /// Whatever takes the place of HTTP after status 101 (RFC 9110, 15.2.2), counted like requests.
     NoHttp = 2,
+    /// A request, however it begins: its head, or the beginning of that, has passed because it is short.
+    Head = 3,
 }
 
 /// Addresses as the socket knows them, before any translation on the way out. IPv4 is stored IPv4-mapped.

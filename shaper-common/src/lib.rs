@@ -45,7 +45,7 @@ pub use shared::{SharedU32, SharedU64};
 pub use slots::{MAX_SLOTS, SlotWord};
 pub use stream::{
     ChunkedEnd, ClientBytes, RECORD_HEADER, START, ServerBytes, TAIL, begins_with_method,
-    http2_housekeeping, is_alert, is_record, may_begin_request, seq_after,
+    http1_status, http2_housekeeping, is_alert, is_record, may_begin_request, seq_after,
 };
 
 /// Lanes a controller can hold at once: the length of the lane array.

@@ -55,7 +55,7 @@ impl ClientBytes {
 pub fn begins_with_method(start: &[u8; RECORD_HEADER]) -> bool {
     let [a, b, c, d, e] = *start;
     if a == b'\r' && b == b'\n' {
-        return true;
+        return c.is_ascii_uppercase() && d.is_ascii_uppercase() && e.is_ascii_uppercase();
     }
     let in_method = |byte: u8| byte.is_ascii_uppercase() || byte == b'-';
     if !(in_method(a) && in_method(b) && in_method(c)) {
@@ -83,24 +83,19 @@ pub fn is_alert(start: &[u8; RECORD_HEADER], len: u32) -> bool {
     is_record(start) && (start[0] == ALERT || start[0] == APPLICATION_DATA && len == SEALED_ALERT)
 }
 
-/// Frame types of HTTP/2 that each side sends of its own accord (RFC 9113, 6.5, 6.7, 6.9).
-const HTTP2_SETTINGS: u8 = 4;
-const HTTP2_PING: u8 = 6;
-const HTTP2_WINDOW_UPDATE: u8 = 8;
+/// Frame types that answer a request of HTTP/2 (RFC 9113, 6): DATA, HEADERS, RST_STREAM, PUSH_PROMISE, CONTINUATION.
+const HTTP2_ANSWERS: [u8; 5] = [0, 1, 3, 5, 9];
 
-/// The longest record that may be such frames and nothing else: six settings and a window update, sealed (RFC 8446, 5.2).
-const SEALED_HOUSEKEEPING: u32 = 5 + (9 + 6 * 6) + 13 + 17;
+/// The most that a peer says of its own accord at once: settings, their acknowledgement and a window update, each in a
+/// record, come to 93 bytes.
+const LONGEST_HOUSEKEEPING: u32 = 128;
 
-/// Whether payload of `len` bytes from an HTTP/2 peer may be settings, pings and window updates. In the clear the first
-/// frame tells; in a record only the length does.
+/// Whether payload of `len` bytes from an HTTP/2 peer may be settings, pings, window updates and other frames that answer
+/// nothing. In the clear the first frame tells; in a record only the length does.
 #[inline(always)]
 pub fn http2_housekeeping(start: &[u8; RECORD_HEADER], len: u32) -> bool {
-    if is_record(start) {
-        return len <= SEALED_HOUSEKEEPING;
-    }
-    let frame = start[3];
-    len <= SEALED_HOUSEKEEPING
-        && (frame == HTTP2_SETTINGS || frame == HTTP2_PING || frame == HTTP2_WINDOW_UPDATE)
+    let answers = HTTP2_ANSWERS.contains(&start[3]);
+    len <= LONGEST_HOUSEKEEPING && (is_record(start) || !answers)
 }
 
 /// What a gateway's payload is to a connection that waits for an answer.
@@ -128,6 +123,17 @@ const MAX_TICKETS: u32 = 4;
 
 /// Bytes at the start of a payload that [`ServerBytes::of`] looks at.
 pub const START: usize = 12;
+
+/// The status with which a payload begins that begins like a response of HTTP/1 (RFC 9112, 4), as its three digits.
+#[inline(always)]
+pub fn http1_status(start: &[u8; START]) -> Option<[u8; 3]> {
+    let [h, t, t2, p, slash, one, dot, _, blank, a, b, c] = *start;
+    if [h, t, t2, p, slash, one, dot, blank] == *b"HTTP/1. " {
+        Some([a, b, c])
+    } else {
+        None
+    }
+}
 
 /// Payload that is nothing but `HTTP/1.1 100 Continue\r\n\r\n`.
 const CONTINUE: u32 = 25;
@@ -332,6 +338,9 @@ mod tests {
             b"\"role",
             b"Post ",
             b"A B C",
+            b"\r\n400",
+            b"\r\n---",
+            b"\r\n1,2",
             &[23, 9, 3, 2, 0],
             &[0; 5],
         ] {
@@ -342,17 +351,17 @@ mod tests {
     #[test]
     fn the_housekeeping_of_http2_is_told_from_answers() {
         let frame = |kind| [0, 0, 8, kind, 0];
-        for kind in [HTTP2_SETTINGS, HTTP2_PING, HTTP2_WINDOW_UPDATE] {
+        // SETTINGS, PING, GOAWAY, WINDOW_UPDATE, ALTSVC.
+        for kind in [4, 6, 7, 8, 10] {
             assert!(http2_housekeeping(&frame(kind), 17));
+            assert!(!http2_housekeeping(&frame(kind), 200), "more behind it");
         }
-        // DATA, HEADERS, RST_STREAM; one behind settings.
-        for kind in [0, 1, 3] {
+        for kind in HTTP2_ANSWERS {
             assert!(!http2_housekeeping(&frame(kind), 17));
         }
-        assert!(!http2_housekeeping(&frame(HTTP2_SETTINGS), 200));
         let sealed = [APPLICATION_DATA, 3, 3, 0, 34];
         assert!(http2_housekeeping(&sealed, 39));
-        assert!(!http2_housekeeping(&sealed, 110));
+        assert!(!http2_housekeeping(&sealed, 140));
     }
 
     #[test]
@@ -425,6 +434,13 @@ mod tests {
             "a sealed alert"
         );
         assert_eq!(server(b"x"), ServerBytes::Answer);
+    }
+
+    #[test]
+    fn a_status_is_that_of_http() {
+        assert_eq!(http1_status(b"HTTP/1.1 429"), Some(*b"429"));
+        assert_eq!(http1_status(b"HTTP/2.0 429"), None);
+        assert_eq!(http1_status(b"250 mail.exa"), None);
     }
 
     #[test]

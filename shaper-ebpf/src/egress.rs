@@ -250,13 +250,23 @@ fn is_rest(ctx: &SkBuffContext, conn: &Conn, outgoing: &Outgoing) -> bool {
 /// Lets payload pass that is too short for a request. It may be the head of one whose body is none, or part of that.
 #[inline(always)]
 fn pass_short(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
-    if conn.following == Following::Rest as u32
-        && (outgoing.segment.payload_len < RECORD_HEADER as u32
-            || may_begin_request(&start(ctx, outgoing)))
-    {
-        conn.following = Following::Request as u32;
+    if conn.following != Following::NoHttp as u32 {
+        let start = start(ctx, outgoing);
+        if begins_with_method(&start) || begins_a_method(ctx, outgoing) {
+            conn.following = Following::Head as u32;
+        } else if is_record(&start) {
+            conn.following = Following::Request as u32;
+        }
     }
     note_passed(conn, outgoing);
+}
+
+/// Whether payload may be the first few letters of a method.
+#[inline(always)]
+fn begins_a_method(ctx: &SkBuffContext, outgoing: &Outgoing) -> bool {
+    outgoing.segment.payload_len < RECORD_HEADER as u32
+        && packet::load::<1>(ctx, outgoing.segment.payload_offset())
+            .is_some_and(|[first]| first.is_ascii_uppercase())
 }
 
 /// The first bytes of the payload, zeros if there are fewer.
@@ -371,7 +381,7 @@ fn begin_request(ctx: &SkBuffContext, conn: &mut Conn, outgoing: &Outgoing) {
     conn.request_ns = now;
     conn.sent_long = 1;
     if conn.following != Following::NoHttp as u32 {
-        let following = if begins_with_method(&start) {
+        let following = if begins_with_method(&start) || conn.following == Following::Head as u32 {
             Following::Rest
         } else {
             Following::Request

@@ -2,8 +2,8 @@
 
 use aya_ebpf::programs::SkBuffContext;
 use shaper_common::{
-    ChunkedEnd, Class, Conn, END_KNOWN, EventKind, Gate, GateWord, Protocol, START, Segment,
-    ServerBytes, TAIL, http2_housekeeping, seq_after,
+    ChunkedEnd, Class, Conn, END_KNOWN, EventKind, Following, Gate, GateWord, Protocol, START,
+    Segment, ServerBytes, TAIL, http1_status, http2_housekeeping, seq_after,
 };
 
 use crate::{
@@ -56,10 +56,28 @@ fn from_gateway(ctx: &SkBuffContext, governed: &Governed) {
     conn.rx_ns = now;
     conn.rx_seq = end;
     conn.rx_bytes += u64::from(segment.payload_len);
+    if conn.following == Following::Head as u32 {
+        answer_to_head(ctx, conn, &segment);
+    }
     match governed.word.gate() {
         Gate::Open => response(ctx, conn, governed, &segment, start, now),
         Gate::Parked if governed.word.is_guess() => overrun(ctx, conn, governed, &segment),
         _ => {}
+    }
+}
+
+/// A head that has passed because it is short may be answered before its body follows, which is a rest then.
+#[inline(always)]
+fn answer_to_head(ctx: &SkBuffContext, conn: &mut Conn, segment: &Segment) {
+    if segment.payload_len < START as u32 {
+        return;
+    }
+    let start = packet::load::<START>(ctx, segment.payload_offset()).unwrap_or_default();
+    match http1_status(&start) {
+        Some([b'1', b'0', b'1']) => conn.following = Following::NoHttp as u32,
+        // Interim: the answer is yet to come.
+        None | Some([b'1', ..]) => {}
+        Some(_) => conn.following = Following::Rest as u32,
     }
 }
 
@@ -185,7 +203,7 @@ fn park(conn: &Conn, governed: &Governed, word: GateWord) {
 
 /// Response bytes although the connection is parked: the guess was wrong, the slot is taken back.
 #[inline(always)]
-fn overrun(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, segment: &Segment) {
+fn overrun(ctx: &SkBuffContext, conn: &mut Conn, governed: &Governed, segment: &Segment) {
     // An alert, such as the gateway's farewell to an idle connection.
     let bytes = server_bytes(ctx, segment);
     if bytes == ServerBytes::Interim
@@ -203,6 +221,8 @@ fn overrun(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, segment: &Segm
     };
     let class = Class::from_index(conn.class);
     slot::force(lane, class, &purse);
+    // Or it would be one about the next request.
+    conn.unsure_ns = 0;
     if record::change(conn, governed.word, governed.word.with_gate(Gate::Open)) {
         let begins = u32::from(governed.word.is_busy());
         emit(

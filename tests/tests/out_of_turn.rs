@@ -351,8 +351,17 @@ fn the_housekeeping_of_http2_is_no_answer() -> Result<()> {
 
 /// Sends all of a request before it reads, and keeps the connection.
 const WRITES_BEFORE_IT_READS: &str = r#"
+head, end, body = request(body=int(ARGUMENTS[0])).partition(b"\r\n\r\n")
+# Pieces of it begin like empty lines.
+line = b"." * 59 + b"\r\n"
+body = line * (len(body) // len(line)) + body[:len(body) % len(line)]
 connection = plain()
-connection.sendall(request(body=int(ARGUMENTS[0])))
+if ARGUMENTS[1] == "apart":
+    connection.sendall(head + end)
+    time.sleep(0.1)
+    connection.sendall(body)
+else:
+    connection.sendall(head + end + body)
 status = read_response(connection)[0]
 report(status=status, answered=now())
 signal.pause()
@@ -401,7 +410,12 @@ fn reported(client: &Running<PythonReport<Call>>) -> Result<Call> {
 fn the_rest_of_an_upload_that_has_been_turned_down_takes_no_slot() -> Result<()> {
     const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
     const CREATED: &[u8] = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
-    for (answer, status) in [(TOO_MANY, 429), (CREATED, 201)] {
+    for (answer, status, how) in [
+        (TOO_MANY, 429, "at once"),
+        (CREATED, 201, "at once"),
+        // A head of fewer than `wake_bytes`.
+        (TOO_MANY, 429, "apart"),
+    ] {
         let stage = Stage::set()?;
         let stub = Gateway::answering(Answer::at_once())?;
         let others_wait = Latch::shut();
@@ -413,6 +427,7 @@ fn the_rest_of_an_upload_that_has_been_turned_down_takes_no_slot() -> Result<()>
             let program = format!("PORT = {}\n{WRITES_BEFORE_IT_READS}", hasty.port());
             script::<Call>("upload", &stub, &program)
                 .argument(bytes.to_string())
+                .argument(how)
                 .spawn_in(&stage.default)
         };
         let first = uploads(UPLOAD)?;

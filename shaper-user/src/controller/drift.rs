@@ -95,8 +95,8 @@ pub struct Drift {
     accounts: HashMap<u32, i64>,
     /// Connections of which a picture told something new, and no event since.
     unheard: HashSet<ConnId>,
-    /// Of [`Controller::reap`], so that everybody is first at some time.
-    rounds: usize,
+    /// The namespace that [`Controller::reap`] comes to first, or the next one that there is.
+    next_netns: u64,
 }
 
 impl Drift {
@@ -270,10 +270,12 @@ impl Controller {
             .filter(|view| now.since(view.since()) >= UNTRACKED_MAX_AGE)
             .collect();
         // Those of further namespaces have their turn in a later round.
-        self.drift.rounds = self.drift.rounds.wrapping_add(1);
-        let from = self.drift.rounds % old.len().max(1);
-        old.rotate_left(from);
+        let next = self.drift.next_netns;
+        old.sort_by_key(|view| view.netns().0.wrapping_sub(next));
         let (batches, _) = in_one_go(old, ConnView::netns);
+        if let Some(last) = batches.last() {
+            self.drift.next_netns = last[0].netns().0.wrapping_add(1);
+        }
         for batch in batches {
             let connecting = self.connecting(&batch);
             for view in batch {
@@ -287,11 +289,20 @@ impl Controller {
     /// The cookies of those that TCP is yet to connect, all of one namespace: with the first write, if the program has asked
     /// for that (TCP_FASTOPEN_CONNECT, `tcp_fastopen_defer_connect`). Whoever cannot be asked does not keep a slot by it.
     fn connecting(&mut self, batch: &[ConnView]) -> HashSet<u64> {
-        // Of one of the processes that were there the namespace's door may be left.
-        let asked = batch.iter().find_map(|view| {
-            let namespace = self.namespaces.open(view.netns(), view.record.pid).ok()?;
-            namespace.diag.connecting(&cookies(batch)).ok()
-        });
+        /// Processes by which a namespace is sought: that takes a look at files of each.
+        const PROCESSES: usize = 4;
+        let netns = batch[0].netns();
+        let mut pids: Vec<u32> = batch.iter().map(|view| view.record.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let entered = pids
+            .into_iter()
+            .take(PROCESSES)
+            .any(|pid| self.namespaces.open(netns, pid).is_ok());
+        let asked = match self.namespaces.get(netns) {
+            Some(namespace) if entered => namespace.diag.connecting(&cookies(batch)),
+            _ => return HashSet::new(),
+        };
         asked.unwrap_or_default()
     }
 

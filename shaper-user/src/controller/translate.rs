@@ -89,9 +89,9 @@ impl Controller {
             EventKind::Answered => {
                 let after = Duration::from_micros(event.arg.into());
                 let doubtful = Duration::from_micros(event.doubtful.into());
-                self.parking.answered(now, lane, doubtful);
-                if let Some(lane) = self.lanes.get(lane) {
-                    lane.metrics.observe_first_byte(after);
+                if let Some(active) = self.lanes.get(lane) {
+                    self.parking.answered(now, lane, doubtful);
+                    active.metrics.observe_first_byte(after);
                 }
                 gateway(
                     open.class,
@@ -155,11 +155,13 @@ impl Controller {
 
     /// `begins`: the response has only begun; what was taken for it came before it.
     fn overrun(&mut self, now: Ns, lane: LaneId, id: ConnId, begins: bool) {
-        if begins {
-            self.parking.answered(now, lane, UNSURE);
-        } else if let Some(active) = self.lanes.get(lane) {
-            let idle_release = active.config.rules.idle_release;
-            self.parking.overrun(now, lane, idle_release);
+        if let Some(active) = self.lanes.get(lane) {
+            if begins {
+                self.parking.answered(now, lane, UNSURE);
+            } else {
+                let idle_release = active.config.rules.idle_release;
+                self.parking.overrun(now, lane, idle_release);
+            }
         }
         self.parking.watch(now, lane, id);
         if let Some(lane) = self.lanes.get(lane) {
