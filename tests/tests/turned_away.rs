@@ -62,7 +62,7 @@ fn a_refusal_says_which_limit_the_counts_and_the_setting() -> Result<()> {
     assert_has(
         &line_about(&controller, refused)?,
         &[
-            "refused: the queue is full, max_queue = 1; 1 of 1 slots in use; raise `max_queue` or `max_inflight` in",
+            "refused: the queue is full, max_queue = 1; 1 of 1 slot in use; raise `max_queue` or `max_inflight` in",
             &file.display().to_string(),
             "lane=\"gateway\"",
             "class=bulk",
