@@ -88,11 +88,7 @@ pub fn packet(ctx: &SkBuffContext) -> i32 {
         start,
         end,
     };
-    if gate == Gate::Open {
-        open(ctx, &governed, &outgoing)
-    } else {
-        gated(ctx, &governed, &outgoing)
-    }
+    new_payload(ctx, &governed, &outgoing)
 }
 
 /// The controller is gone: the connection is governed no more. For good, so that a controller that comes back does not
@@ -144,33 +140,58 @@ fn held_syn(ctx: &SkBuffContext, governed: &Governed, segment: &Segment) -> i32 
     hold(SYN_HASTE_NS)
 }
 
-/// New payload on a connection that has a slot.
+/// New payload on a connection that has a slot, or at a gate that lets no requests pass.
 #[inline(always)]
-fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
+fn new_payload(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
+    let gate = governed.word.gate();
     // SAFETY: points into the array map; as above.
     let conn = unsafe { &mut *governed.conn };
-    if governed.word.is_busy() {
+    if gate == Gate::Doomed {
+        // Nobody waits for an answer to this any more, whoever is in charge.
+        return DROP;
+    }
+    if gate == Gate::Open && governed.word.is_busy() {
         if conn.unsure_ns != 0 && goes_on(ctx, conn, outgoing) {
             conn.unsure_ns = 0;
         }
         note_passed(conn, outgoing);
         return PASS;
     }
+    if gate != Gate::Open && !controller_present() {
+        return pass_ungoverned(governed);
+    }
     if pass_handshake(ctx, conn, governed, outgoing) {
         return PASS;
     }
     note_preface(ctx, conn, governed, outgoing);
     // What would pass a closed gate makes no request: window updates, pings, the end of a handshake.
-    if is_short(conn, outgoing) {
+    let is_short = if gate == Gate::Open {
+        is_short(conn, outgoing)
+    } else {
+        is_wake(conn, outgoing.segment.payload_len)
+    };
+    if is_short {
         pass_short(ctx, conn, outgoing);
         return PASS;
     }
-    if is_rest(ctx, conn, outgoing) {
+    if (gate == Gate::Open || gate == Gate::Parked) && is_rest(ctx, conn, outgoing) {
         note_passed(conn, outgoing);
         return PASS;
     }
-    // A request begins, so the answer before it is over. While others wait it goes behind them: a client that sends one
-    // request after the other must not keep its slot from them.
+    if gate == Gate::Open {
+        next_request(ctx, governed, outgoing)
+    } else {
+        request(ctx, governed, governed.word, outgoing)
+    }
+}
+
+/// A request begins on a connection that has a slot, so the answer before it is over.
+#[inline(always)]
+fn next_request(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
+    // SAFETY: points into the array map; as above.
+    let conn = unsafe { &mut *governed.conn };
+    // While others wait it goes behind them: a client that sends one request after the other must not keep its slot from
+    // them.
     let next = conn.sent_long != 0 && conn.rx_ns > conn.admitted_ns.load();
     if next
         && conn.protocol.load() == Protocol::Serial as u32
@@ -195,33 +216,6 @@ fn open(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
     }
     begin_request(ctx, conn, outgoing);
     PASS
-}
-
-/// New payload at a gate that lets no requests pass.
-#[inline(always)]
-fn gated(ctx: &SkBuffContext, governed: &Governed, outgoing: &Outgoing) -> i32 {
-    if governed.word.gate() == Gate::Doomed {
-        // Nobody waits for an answer to this any more, whoever is in charge.
-        return DROP;
-    }
-    if !controller_present() {
-        return pass_ungoverned(governed);
-    }
-    // SAFETY: points into the array map; as above.
-    let conn = unsafe { &mut *governed.conn };
-    if pass_handshake(ctx, conn, governed, outgoing) {
-        return PASS;
-    }
-    note_preface(ctx, conn, governed, outgoing);
-    if is_wake(conn, outgoing.segment.payload_len) {
-        pass_short(ctx, conn, outgoing);
-        return PASS;
-    }
-    if governed.word.gate() == Gate::Parked && is_rest(ctx, conn, outgoing) {
-        note_passed(conn, outgoing);
-        return PASS;
-    }
-    request(ctx, governed, governed.word, outgoing)
 }
 
 /// Whether payload belongs to a request or begins another: so what came before it was no answer, or is over. A farewell
@@ -300,7 +294,9 @@ fn pass_handshake(
         }
     };
     if first {
-        glimpse::sent(ctx, conn, governed.id, outgoing);
+        // Whether its requests take turns is to be known before its second one.
+        let urgency = Urgency::now_if(slot::is_wanted(conn));
+        glimpse::sent(ctx, conn, governed.id, outgoing, urgency);
     }
     note_passed(conn, outgoing);
     conn.handshake_seq = outgoing.end.wrapping_add(continues);
@@ -405,7 +401,7 @@ fn note_preface(ctx: &SkBuffContext, conn: &Conn, governed: &Governed, outgoing:
     if start == *b"PRI *" {
         conn.protocol.store(Protocol::Http2 as u32);
         // For the operator to be told.
-        glimpse::sent(ctx, conn, governed.id, outgoing);
+        glimpse::sent(ctx, conn, governed.id, outgoing, Urgency::Leisure);
     } else if !is_record(&start) {
         conn.protocol.store(Protocol::Serial as u32);
     }

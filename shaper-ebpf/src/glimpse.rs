@@ -14,22 +14,12 @@ use crate::{
     egress::Outgoing,
     emit::{Urgency, event},
     maps::EVENTS,
-    slot,
 };
 
 /// The client's first bytes.
 #[inline(always)]
-pub fn sent(ctx: &SkBuffContext, conn: &Conn, id: ConnId, outgoing: &Outgoing) {
-    send(
-        ctx,
-        conn,
-        id,
-        &outgoing.segment,
-        outgoing.start,
-        0,
-        // Whether its requests take turns is to be known before its second one.
-        Urgency::now_if(slot::is_wanted(conn)),
-    );
+pub fn sent(ctx: &SkBuffContext, conn: &Conn, id: ConnId, outgoing: &Outgoing, urgency: Urgency) {
+    send(ctx, conn, id, &outgoing.segment, outgoing.start, 0, urgency);
 }
 
 /// The head of a response.
