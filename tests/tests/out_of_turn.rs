@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rcgen::generate_simple_self_signed;
 use serde::Deserialize;
 use shaper_tests::client::{PythonReport, Running, python};
@@ -203,6 +203,19 @@ report(status=read_response(connection)[0], answered=now())
 /// it is known that it does so; "100 Continue", once the body follows.
 #[test]
 fn a_gateway_that_has_said_something_may_think_for_long() -> Result<()> {
+    // Tickets that a busy host delays by a tenth of a second cannot be told from an answer: a try may be lost to that.
+    const TRIES: usize = 3;
+    let mut tried = thinks_for_long();
+    for _ in 1..TRIES {
+        if let Err(error) = &tried {
+            eprintln!("tried again: {error:#}");
+            tried = thinks_for_long();
+        }
+    }
+    tried
+}
+
+fn thinks_for_long() -> Result<()> {
     // An answer that comes so late behind a ticket is a lesson.
     const TEACHES: Duration = Duration::from_secs(11);
     let stage = Stage::set()?;
@@ -236,7 +249,7 @@ fn a_gateway_that_has_said_something_may_think_for_long() -> Result<()> {
             .argument(thinks.as_secs().to_string())
             .spawn_in(&stage.default)
     };
-    assert_eq!(calls(TEACHES)?.finish(PATIENCE)?.0.status, 200);
+    ensure!(calls(TEACHES)?.finish(PATIENCE)?.0.status == 200);
     controller.wait_for("tickets", 0, 0)?;
 
     let holders = [calls(LONGER_THAN_DOUBT)?, uploads(LONGER_THAN_DOUBT)?];
@@ -252,7 +265,7 @@ fn a_gateway_that_has_said_something_may_think_for_long() -> Result<()> {
             .into_iter()
             .map(|client| {
                 let Call { status, answered } = client.finish(2 * PATIENCE)?.0;
-                assert_eq!(status, 200);
+                ensure!(status == 200, "status {status}");
                 Ok(answered)
             })
             .collect()
@@ -262,7 +275,7 @@ fn a_gateway_that_has_said_something_may_think_for_long() -> Result<()> {
         .iter()
         .zip(held.iter().zip(answered(waiters)?))
     {
-        assert!(
+        ensure!(
             *first < second,
             "{lane}: the waiter was served while the gateway thought"
         );
