@@ -130,7 +130,7 @@ pub struct Conn {
     pub response_end: SharedU64,
     /// Until when payload from the gateway may be TLS session tickets instead of the first answer; 0: none are expected.
     pub tickets_until_ns: u64,
-    /// When payload came that may have been tickets or the whole answer; 0: none did.
+    /// When payload first came that may have been the whole answer, or something before it; 0: none did.
     pub unsure_ns: u64,
     /// Start of the current window of `wake_bytes`.
     pub wake_window_ns: u64,

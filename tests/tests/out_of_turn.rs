@@ -203,7 +203,8 @@ report(status=read_response(connection)[0], answered=now())
 /// it is known that it does so; "100 Continue", once the body follows.
 #[test]
 fn a_gateway_that_has_said_something_may_think_for_long() -> Result<()> {
-    // Tickets that a busy host delays by a tenth of a second cannot be told from an answer: a try may be lost to that.
+    // It takes tickets that come singly and within a tenth of a second, which is up to the host: one run in eighteen beside
+    // busy processors failed, by what of it was not seen. Each failed try is printed.
     const TRIES: usize = 3;
     let mut tried = thinks_for_long();
     for _ in 1..TRIES {
